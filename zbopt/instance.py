@@ -1,0 +1,356 @@
+"""The problem: one pipeline-parallel training step, in integer ticks and exact memory amounts.
+
+``Instance`` is what a file in ``instances/`` holds. It promises that its lists have the right length and its
+numbers the right range, so that nothing downstream checks them again.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+MAX_TICKS = 10**9
+"""Longest single time. Longer ones say that the tick is too fine: CP-SAT's integers would overflow."""
+MAX_STAGES = 4096
+MAX_MICROBATCHES = 1_000_000
+
+
+class Kind(StrEnum):
+    """What an event does (DESIGN section 1): the zero-bubble papers' letters."""
+
+    F = "F"
+    B = "B"
+    W = "W"
+    BW = "BW"
+    O = "O"  # noqa: E741 - the papers' letter
+
+
+class Objective(StrEnum):
+    """What is minimised, in ticks."""
+
+    MAKESPAN = "makespan"
+    MAX_STAGE_SPAN = "max_stage_span"
+
+
+class Barrier(StrEnum):
+    """What an optimizer step waits for: nothing is modelled, every stage's gradients, or its own stage's."""
+
+    NONE = "none"
+    GLOBAL = "global"
+    POST_VALIDATION = "post_validation"
+
+
+def _parse_rational(value: object) -> Fraction:
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{value!r} is not a number; write 2, 1.5 or '3/2'")
+    try:
+        return Fraction(repr(value) if isinstance(value, float) else value)
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise ValueError(f"{value!r} is not a finite number; write 2, 1.5 or '3/2'") from None
+
+
+def number(value: Fraction) -> int | float | str:
+    """A JSON number that reads back as exactly ``value``, else the fraction as text (``'48/131'``)."""
+    if value.denominator == 1:
+        return value.numerator
+    return float(value) if Fraction(repr(float(value))) == value else str(value)
+
+
+Rational = Annotated[
+    Fraction,
+    BeforeValidator(_parse_rational),
+    PlainSerializer(number, return_type=int | float | str),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?\d+(/\d+|\.\d+)?$"}]}),
+]
+"""An exact amount: an integer, a decimal, or a fraction as text."""
+
+Ticks = Annotated[int, Field(ge=1, le=MAX_TICKS, strict=True)]
+Amount = Annotated[Rational, Field(ge=0)]
+
+_PER_VIRTUAL_STAGE = (
+    "forward_ticks",
+    "backward_ticks",
+    "weight_ticks",
+    "fused_backward_ticks",
+    "activation",
+    "weight_share",
+)
+_PER_STAGE = ("memory_cap", "optimizer_ticks")
+
+
+def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
+    """``stage_of`` of a named placement.
+
+    Args:
+        name: ``linear`` (one virtual stage a stage), ``interleaved`` (round robin) or ``v`` (down and back up).
+        stages: Number of stages.
+        virtual: Virtual stages a stage: 1 for ``linear``, 2 for ``v``.
+
+    Raises:
+        ValueError: The name is unknown, or does not go with ``virtual``.
+    """
+    down = tuple(range(stages))
+    if name == "linear" and virtual == 1:
+        return down
+    if name == "interleaved" and virtual >= 1:
+        return down * virtual
+    if name == "v" and virtual == 2:
+        return down + down[::-1]
+    raise ValueError(
+        f"placement {name!r} with {virtual} virtual stages a stage is unknown; "
+        "choose linear with 1, interleaved with any number, or v with 2"
+    )
+
+
+class Instance(BaseModel):
+    """One scheduling problem. Frozen; unknown fields are refused.
+
+    A scalar given for a list field stands for every virtual stage (or stage), in files too. Times are in ticks.
+    Memory amounts are exact rationals in one unit, by default the activation of one microbatch on a whole stage.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
+
+    schema_version: Literal["zbopt.instance/1"] = Field("zbopt.instance/1", alias="schema")
+    name: str | None = Field(None, description="Where the problem comes from; no meaning to the solver.")
+    stages: int = Field(ge=1, le=MAX_STAGES, strict=True, description="Devices of the pipeline (p).")
+    microbatches: int = Field(ge=1, le=MAX_MICROBATCHES, strict=True, description="Microbatches of the step (m).")
+    stage_of: tuple[int, ...] = Field(description="Stage of each virtual stage, in forward order; default linear.")
+    tick: str = Field(
+        "unit",
+        pattern=r"^(unit|[1-9]\d*(s|ms|us|ns))$",
+        description="What one tick is: 'unit', or a duration such as '1us'.",
+    )
+    rounding_ticks: Amount = Field(
+        Fraction(0), lt=1, description="Most that rounding up to ticks added to any given time, in ticks."
+    )
+    forward_ticks: tuple[Ticks, ...] = Field(description="Time of F, by virtual stage.")
+    backward_ticks: tuple[Ticks | None, ...] | None = Field(
+        None, description="Time of B, by virtual stage; null where the first virtual stage has none."
+    )
+    weight_ticks: tuple[Ticks, ...] | None = Field(None, description="Time of W, by virtual stage.")
+    fused_backward_ticks: tuple[Ticks | None, ...] | None = Field(
+        None,
+        description="Time of BW, by virtual stage. Alone: the backward is never split. Beside backward and weight: "
+        "a schedule may fuse. null: a schedule must not fuse.",
+    )
+    comm_ticks: int = Field(
+        0, ge=0, le=MAX_TICKS, strict=True, description="Latency of a transfer between different stages."
+    )
+    memory_cap: tuple[Amount, ...] | None = Field(None, description="Most live memory, by stage; null: no limit.")
+    activation: tuple[Amount, ...] = Field(description="Memory of one live activation, by virtual stage.")
+    weight_share: tuple[Annotated[Amount, Field(le=1)], ...] = Field(
+        description="Share of the activation that is held until the end of W, by virtual stage; the rest goes at "
+        "the end of B."
+    )
+    objective: Objective = Objective.MAKESPAN
+    barrier: Barrier = Barrier.NONE
+    optimizer_ticks: tuple[Annotated[int, Field(ge=0, le=MAX_TICKS, strict=True)], ...] | None = Field(
+        None, description="Time of O, by stage; null without a barrier. 0: only the barrier itself."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        """Spread scalars over lists and put in the defaults that depend on other fields."""
+        if not isinstance(data, dict) or not _is_count(data.get("stages"), MAX_STAGES):
+            return data
+        data = dict(data)
+        stages = data["stages"]
+        data.setdefault("stage_of", tuple(range(stages)))
+        stage_of = data["stage_of"]
+        if not isinstance(stage_of, (list, tuple)) or any(not isinstance(stage, int) for stage in stage_of):
+            return data
+        held = Counter(stage_of)
+        data.setdefault("activation", tuple(Fraction(1, held[stage]) for stage in stage_of))
+        data.setdefault("weight_share", 1)
+        if data.get("barrier", "none") != "none" and data.get("optimizer_ticks") is None:
+            data["optimizer_ticks"] = 0
+        for field, length in (*((f, len(stage_of)) for f in _PER_VIRTUAL_STAGE), *((f, stages) for f in _PER_STAGE)):
+            if isinstance(data.get(field), (int, float, str, Fraction)):
+                data[field] = (data[field],) * length
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_placement()
+        for field in (*_PER_VIRTUAL_STAGE, *_PER_STAGE):
+            expected = self.virtual_stages if field in _PER_VIRTUAL_STAGE else self.stages
+            values = getattr(self, field)
+            if values is not None and len(values) != expected:
+                what = "virtual stages" if field in _PER_VIRTUAL_STAGE else "stages"
+                raise ValueError(f"{field} has {len(values)} values for {expected} {what}; give 1 or {expected}")
+        self._check_backward()
+        if self.barrier is Barrier.NONE and self.optimizer_ticks is not None:
+            raise ValueError(
+                "optimizer_ticks is given but barrier is none; set barrier to global or post_validation, "
+                "or leave optimizer_ticks out"
+            )
+        return self
+
+    def _check_placement(self) -> None:
+        for virtual_stage, stage in enumerate(self.stage_of):
+            if not 0 <= stage < self.stages:
+                raise ValueError(f"stage_of[{virtual_stage}] = {stage} is no stage; stages are 0 to {self.stages - 1}")
+        idle = sorted(set(range(self.stages)) - set(self.stage_of))
+        if idle:
+            raise ValueError(f"stage {idle[0]} holds no virtual stage; give each stage at least one in stage_of")
+
+    def _check_backward(self) -> None:
+        if (self.backward_ticks is None) != (self.weight_ticks is None):
+            raise ValueError("backward_ticks and weight_ticks go together; give both, or fused_backward_ticks alone")
+        if self.backward_ticks is None and self.fused_backward_ticks is None:
+            raise ValueError("no backward times; give backward_ticks and weight_ticks, or fused_backward_ticks")
+        for field in ("backward_ticks", "fused_backward_ticks"):
+            values = getattr(self, field) or ()
+            missing = [v for v, ticks in enumerate(values) if ticks is None]
+            allowed = [0] if self.backward_ticks is not None and self.backward_ticks[0] is None else []
+            if missing not in ([], allowed):
+                raise ValueError(
+                    f"{field}[{missing[0]}] is null; only the first virtual stage may have no B, and then no BW"
+                )
+        first_has_no_b = self.backward_ticks is not None and self.backward_ticks[0] is None
+        if first_has_no_b and self.fused_backward_ticks and self.fused_backward_ticks[0] is not None:
+            raise ValueError("fused_backward_ticks[0] is given, but virtual stage 0 has no B to fuse; set it to null")
+
+    @classmethod
+    def uniform(
+        cls,
+        *,
+        stages: int,
+        microbatches: int,
+        forward_ticks: int = 1,
+        backward_ticks: int | None = 1,
+        weight_ticks: int | None = 1,
+        fused_backward_ticks: int | None = None,
+        comm_ticks: int = 0,
+        memory_cap: int | float | str | Fraction | None = None,
+        weight_share: int | float | str | Fraction = 1,
+        placement: str = "linear",
+        virtual: int = 1,
+        objective: Objective | str = Objective.MAKESPAN,
+        barrier: Barrier | str = Barrier.NONE,
+        name: str | None = None,
+    ) -> Self:
+        """An instance whose virtual stages are all alike. Times are of one virtual stage, in ticks.
+
+        Raises:
+            ValueError: A number is out of range, or the placement does not go with ``virtual``.
+        """
+        stage_of = placement_of(placement, stages, virtual) if stages >= 1 else ()
+        fields = {key: value for key, value in locals().items() if key not in {"cls", "placement", "virtual"}}
+        return cls.model_validate(fields)
+
+    @property
+    def virtual_stages(self) -> int:
+        """Number of virtual stages."""
+        return len(self.stage_of)
+
+    @property
+    def is_linear(self) -> bool:
+        """One virtual stage a stage, in order."""
+        return self.stage_of == tuple(range(self.stages))
+
+    @property
+    def may_split(self) -> bool:
+        """A backward may run as B and W."""
+        return self.backward_ticks is not None
+
+    @property
+    def may_fuse(self) -> bool:
+        """A backward may run as BW."""
+        return self.fused_backward_ticks is not None
+
+    def virtual_stages_of(self, stage: int) -> tuple[int, ...]:
+        """Virtual stages that ``stage`` holds, in forward order."""
+        return tuple(v for v, held_by in enumerate(self.stage_of) if held_by == stage)
+
+    def lag_ticks(self, from_virtual_stage: int, to_virtual_stage: int) -> int:
+        """Latency of the transfer between two virtual stages: none on one stage."""
+        same = self.stage_of[from_virtual_stage] == self.stage_of[to_virtual_stage]
+        return 0 if same else self.comm_ticks
+
+
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def first_error(error: ValidationError) -> str:
+    """The first fault of a refused file or call, on one line: which field, which value, which limit."""
+    fault = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    text = fault["msg"].removeprefix("Value error, ")
+    given = fault["input"]
+    shown = f" = {given!r}" if isinstance(given, (int, float, str)) and len(repr(given)) <= 60 else ""
+    return f"{where}{shown}: {text}" if where else text
+
+
+def read_document(path: Path) -> Any:
+    """The content of a JSON or TOML file (by its suffix; anything but ``.toml`` is JSON).
+
+    Raises:
+        ValueError: The file is missing, a directory, empty, not text, or not well formed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text file (byte {error.start}); give JSON or TOML in UTF-8") from None
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise ValueError(f"{path}: {reason}; give the path of a JSON or TOML file") from None
+    if not text.strip():
+        raise ValueError(f"{path}: the file is empty; give a JSON or TOML file")
+    try:
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply to be read; give a plain JSON or TOML file") from None
+    except ValueError as error:  # json.JSONDecodeError and tomllib.TOMLDecodeError are both ValueErrors
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise ValueError(f"{path}: not valid {kind}: {error}") from None
+
+
+def read_instance(path: Path | str) -> Instance:
+    """Read an instance from a JSON or TOML file.
+
+    Raises:
+        ValueError: One line that names the file, the field, the value and the limit.
+    """
+    path = Path(path)
+    document = read_document(path)
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: holds a {type(document).__name__}, not an instance; give an object with its fields")
+    try:
+        return Instance.model_validate(document)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {first_error(error)}") from None
+
+
+def write_instance(instance: Instance, path: Path | str) -> None:
+    """Write ``instance`` as JSON, one field a line."""
+    fields = instance.model_dump(mode="json", exclude_none=True)
+    lines = (f"  {json.dumps(key)}: {json.dumps(_collapse(value))}" for key, value in fields.items())
+    Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _collapse(value: object) -> object:
+    """A list of equal values as one, which reads back as the list."""
+    equal = isinstance(value, list) and len(value) > 1 and all(v == value[0] for v in value)
+    return value[0] if equal and isinstance(value, list) and value[0] is not None else value

@@ -1,0 +1,143 @@
+"""The answer: when each event runs, and where that answer came from.
+
+A schedule may be wrong. Only the validator says so; these types have no opinion beyond their fields' types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from zbopt.instance import Instance, Kind, first_error, read_document
+
+
+class Status(StrEnum):
+    """What is known of a value."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One op on one stage, from ``start`` to ``end`` in ticks.
+
+    ``virtual_stage`` and ``microbatch`` are ``None`` for an op of the whole stage (O).
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    kind: Kind
+    stage: int
+    virtual_stage: int | None
+    microbatch: int | None
+    start: int
+    end: int
+    iteration: int = 0
+
+    @property
+    def id(self) -> str:
+        """Stable identity as text, such as ``it0/s1/v5/mb3/F``."""
+        virtual = "" if self.virtual_stage is None else f"/v{self.virtual_stage}"
+        micro = "" if self.microbatch is None else f"/mb{self.microbatch}"
+        return f"it{self.iteration}/s{self.stage}{virtual}{micro}/{self.kind.value}"
+
+
+class Provenance(BaseModel):
+    """Where a schedule came from, and what is proved of it. ``None`` means not known or not applicable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: str = Field(description="Such as 'cp-sat', 'heuristic:zb-h1', 'event-list'.")
+    status: Status = Status.FEASIBLE
+    value: int | None = Field(None, description="Of the instance's objective, in ticks.")
+    lower_bound: int | None = Field(None, description="Proved, in ticks.")
+    proved_by: str | None = Field(None, description="The argument behind lower_bound: 'bound:round-trip', 'cp-sat'.")
+    seed: int | None = None
+    workers: int | None = None
+    time_limit_s: float | None = None
+    wall_time_s: float | None = None
+    deterministic: bool = Field(False, description="Value and bound do not depend on the machine.")
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+class Schedule(BaseModel):
+    """An instance, its events, and their provenance."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
+
+    schema_version: Literal["zbopt.schedule/1"] = Field("zbopt.schedule/1", alias="schema")
+    instance: Instance
+    provenance: Provenance
+    events: tuple[Event, ...]
+
+    def by_stage(self) -> tuple[tuple[Event, ...], ...]:
+        """Events of each stage in order of start; events on a stage that does not exist are left out."""
+        rows: list[list[Event]] = [[] for _ in range(self.instance.stages)]
+        for event in self.events:
+            if 0 <= event.stage < len(rows):
+                rows[event.stage].append(event)
+        return tuple(tuple(sorted(row, key=lambda e: (e.start, e.end))) for row in rows)
+
+
+def versions() -> dict[str, str]:
+    """Versions that a result depends on."""
+    found = {}
+    for package in ("zbopt", "ortools"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def schedule_from_document(document: object, where: str) -> Schedule:
+    """A schedule from parsed JSON.
+
+    Args:
+        document: The parsed file.
+        where: The file's name, for the error.
+
+    Raises:
+        ValueError: One line that names the field, the value and the limit.
+    """
+    try:
+        return Schedule.model_validate(document)
+    except ValidationError as error:
+        raise ValueError(f"{where}: {first_error(error)}") from None
+
+
+def read_schedule(path: Path | str) -> Schedule:
+    """Read a schedule file. Raises ``ValueError`` as ``read_document`` and ``schedule_from_document`` do."""
+    path = Path(path)
+    return schedule_from_document(read_document(path), str(path))
+
+
+def write_schedule(schedule: Schedule, path: Path | str) -> None:
+    """Write ``schedule`` as JSON, an event a line."""
+    head = schedule.model_dump(mode="json", exclude={"events"}, exclude_none=True)
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    events = ",\n".join(f"    {json.dumps(record)}" for record in _records(schedule.events))
+    Path(path).write_text("{\n" + "\n".join(lines) + f'\n  "events": [\n{events}\n  ]\n}}\n', encoding="utf-8")
+
+
+def _records(events: Iterable[Event]) -> Iterable[dict[str, object]]:
+    for e in events:
+        record: dict[str, object] = {
+            "kind": e.kind.value,
+            "stage": e.stage,
+            "virtual_stage": e.virtual_stage,
+            "microbatch": e.microbatch,
+            "start": e.start,
+            "end": e.end,
+        }
+        yield record | {"iteration": e.iteration} if e.iteration else record

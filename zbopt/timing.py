@@ -1,0 +1,108 @@
+"""An order of tasks on each stage -> earliest starts. Finds deadlock: an order that waits for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from zbopt.graph import TaskGraph
+from zbopt.schedule import Event, Provenance, Schedule
+
+
+class DeadlockError(ValueError):
+    """The orders wait for each other in a circle; ``tasks`` are those that can never start."""
+
+    def __init__(self, graph: TaskGraph, tasks: Sequence[int]) -> None:
+        self.tasks = tuple(tasks)
+        first = graph.tasks[self.tasks[0]]
+        super().__init__(
+            f"deadlock: {len(self.tasks)} ops wait for each other in a circle, the first of stage {first.stage} is "
+            f"{first.kind.value} of microbatch {first.microbatch} on virtual stage {first.virtual_stage}; "
+            "change the order of that stage"
+        )
+
+
+def earliest_starts(graph: TaskGraph, orders: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Earliest start of every task in ``orders``, in ticks; tasks in no order do not run.
+
+    Args:
+        graph: The task graph.
+        orders: For each stage, its tasks in the order in which they run.
+
+    Raises:
+        DeadlockError: The orders contradict the precedences.
+    """
+    arcs = _Arcs(graph, orders)
+    starts: dict[int, int] = {}
+    while arcs.ready:
+        task = arcs.ready.pop()
+        starts[task] = arcs.ready_at[task]
+        end = starts[task] + (graph.tasks[task].duration_ticks if task >= 0 else 0)
+        for after, lag in arcs.successors[task]:
+            arcs.arrive(after, end + lag)
+    stuck = [task for order in orders for task in order if task not in starts]
+    if stuck:
+        raise DeadlockError(graph, stuck)
+    return {task: start for task, start in starts.items() if task >= 0}
+
+
+class _Arcs:
+    """What each running task waits for. A join is a node of its own, of no length, with a negative number."""
+
+    def __init__(self, graph: TaskGraph, orders: Sequence[Sequence[int]]) -> None:
+        runs = {task for order in orders for task in order}
+        nodes = [*runs, *(-1 - j for j in range(len(graph.joins)))]
+        self.ready_at = dict.fromkeys(nodes, 0)
+        self.waiting = dict.fromkeys(nodes, 0)
+        self.successors: dict[int, list[tuple[int, int]]] = {node: [] for node in nodes}
+        for edge in graph.precedences:
+            if edge.before in runs and edge.after in runs:
+                self._add(edge.before, edge.after, edge.lag_ticks)
+        for order in orders:
+            for before, after in pairwise(order):
+                self._add(before, after, 0)
+        for j, join in enumerate(graph.joins):
+            for before in runs.intersection(join.before):
+                self._add(before, -1 - j, 0)
+            for after in runs.intersection(join.after):
+                self._add(-1 - j, after, 0)
+        self.ready = [node for node, count in self.waiting.items() if count == 0]
+
+    def _add(self, before: int, after: int, lag: int) -> None:
+        self.successors[before].append((after, lag))
+        self.waiting[after] += 1
+
+    def arrive(self, task: int, time: int) -> None:
+        """One of the things that ``task`` waits for is there at ``time``."""
+        self.ready_at[task] = max(self.ready_at[task], time)
+        self.waiting[task] -= 1
+        if self.waiting[task] == 0:
+            self.ready.append(task)
+
+
+def schedule_of(graph: TaskGraph, starts: Mapping[int, int], provenance: Provenance) -> Schedule:
+    """The schedule in which the tasks of ``starts`` begin at the given ticks, by stage and time."""
+    order = sorted(starts, key=lambda i: (graph.tasks[i].stage, starts[i], graph.tasks[i].duration_ticks))
+    return Schedule(
+        instance=graph.instance,
+        provenance=provenance,
+        events=tuple(
+            Event(
+                kind=(task := graph.tasks[i]).kind,
+                stage=task.stage,
+                virtual_stage=task.virtual_stage,
+                microbatch=task.microbatch,
+                start=starts[i],
+                end=starts[i] + task.duration_ticks,
+            )
+            for i in order
+        ),
+    )
+
+
+def starts_of(graph: TaskGraph, schedule: Schedule) -> dict[int, int]:
+    """Start of each task that ``schedule`` runs: the inverse of ``schedule_of``."""
+    return {
+        graph.index[e.kind, e.stage if e.virtual_stage is None else e.virtual_stage, e.microbatch]: e.start
+        for e in schedule.events
+    }
