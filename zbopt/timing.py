@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from zbopt.graph import TaskGraph
 from zbopt.schedule import Event, Provenance, Schedule
 
@@ -22,17 +25,21 @@ class DeadlockError(ValueError):
         )
 
 
-def earliest_starts(graph: TaskGraph, orders: Sequence[Sequence[int]]) -> dict[int, int]:
+def earliest_starts(
+    graph: TaskGraph, orders: Sequence[Sequence[int]], release: Mapping[int, int] | None = None
+) -> dict[int, int]:
     """Earliest start of every task in ``orders``, in ticks; tasks in no order do not run.
 
     Args:
         graph: The task graph.
         orders: For each stage, its tasks in the order in which they run.
+        release: Ticks before which a task must not start; ``None`` or absent: 0.
 
     Raises:
         DeadlockError: The orders contradict the precedences.
     """
     arcs = _Arcs(graph, orders)
+    arcs.ready_at.update(release or {})
     starts: dict[int, int] = {}
     while arcs.ready:
         task = arcs.ready.pop()
@@ -78,6 +85,75 @@ class _Arcs:
         self.waiting[task] -= 1
         if self.waiting[task] == 0:
             self.ready.append(task)
+
+
+def least_span_starts(graph: TaskGraph, orders: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Starts that give ``orders`` the least largest stage span, each as early as that span allows.
+
+    A stage's first start may have to wait for its own last end less the span. Between stages these waits form a
+    small graph whose arc from a to b weighs the longest path from a's first start to b's last end; the least span is
+    the largest mean weight of its cycles.
+
+    Args:
+        graph: The task graph.
+        orders: For each stage, its tasks in the order in which they run.
+
+    Raises:
+        DeadlockError: The orders contradict the precedences.
+    """
+    earliest = earliest_starts(graph, orders)
+    rows = [row for row in orders if row]
+    paths = _first_to_last(graph, rows, orders)
+    span = _least_cycle_free(paths)
+    firsts = np.array([earliest[row[0]] for row in rows])
+    while True:
+        later = np.maximum(firsts, (firsts[:, None] + paths - span).max(axis=0))
+        if (later == firsts).all():
+            break
+        firsts = later
+    return earliest_starts(graph, orders, {row[0]: int(first) for row, first in zip(rows, firsts, strict=True)})
+
+
+_NO_PATH = -(2**61)
+
+
+def _first_to_last(
+    graph: TaskGraph, rows: Sequence[Sequence[int]], orders: Sequence[Sequence[int]]
+) -> NDArray[np.int64]:
+    """[a, b]: longest path from the first start of row a to the last end of row b, in ticks."""
+    arcs = _Arcs(graph, orders)
+    reach = {node: np.full(len(rows), _NO_PATH, dtype=np.int64) for node in arcs.waiting}
+    for a, row in enumerate(rows):
+        reach[row[0]][a] = 0
+    while arcs.ready:
+        node = arcs.ready.pop()
+        here = reach[node] + (graph.tasks[node].duration_ticks if node >= 0 else 0)
+        for after, lag in arcs.successors[node]:
+            np.maximum(reach[after], here + lag, out=reach[after])
+            arcs.arrive(after, 0)
+    ends = [reach[row[-1]] + graph.tasks[row[-1]].duration_ticks for row in rows]
+    return np.stack(ends, axis=1)
+
+
+def _least_cycle_free(paths: NDArray[np.int64]) -> int:
+    """Least integer that, taken from every arc, leaves no cycle of positive weight."""
+    low, high = int(paths.diagonal().max()), int(paths.max())
+    while low < high:
+        middle = (low + high) // 2
+        if _has_positive_cycle(np.maximum(paths - middle, _NO_PATH)):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _has_positive_cycle(weights: NDArray[np.int64]) -> bool:
+    longest = weights.copy()
+    for k in range(len(longest)):
+        np.maximum(longest, np.maximum(longest[:, k, None] + longest[None, k, :], _NO_PATH), out=longest)
+        if (longest.diagonal() > 0).any():
+            return True
+    return False
 
 
 def schedule_of(graph: TaskGraph, starts: Mapping[int, int], provenance: Provenance) -> Schedule:
