@@ -1,0 +1,29 @@
+"""Schedules without search, one file a family: each a plain function from an instance to a valid schedule.
+
+A schedule is timed by the instance's own times and communication. Where its memory is above a cap it raises
+``CannotFitError``; where it is not defined, ``NotApplicableError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from zbopt.heuristics.build import CannotFitError, NotApplicableError
+from zbopt.heuristics.gpipe import gpipe
+from zbopt.heuristics.interleaved import interleaved
+from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
+from zbopt.instance import Instance
+from zbopt.schedule import Schedule
+
+HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
+    {
+        "gpipe": gpipe,
+        "1f1b": one_f_one_b,
+        "1f1b-split": one_f_one_b_split,
+        "interleaved": interleaved,
+    }
+)
+"""Every heuristic by its name."""
+
+__all__ = ["HEURISTICS", "CannotFitError", "NotApplicableError"]

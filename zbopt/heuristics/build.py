@@ -1,0 +1,120 @@
+"""From an order on each stage to a valid schedule, or the reason why there is none. Every family ends here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from zbopt.graph import Precedence, TaskGraph, expand
+from zbopt.instance import Instance, Kind, Objective
+from zbopt.metrics import figures
+from zbopt.schedule import Provenance, Schedule, versions
+from zbopt.timing import earliest_starts, least_span_starts, schedule_of
+
+Step = tuple[Kind, int, int]
+"""One op of an order: kind, virtual stage, microbatch."""
+
+
+class CannotFitError(ValueError):
+    """The memory that a schedule needs by its definition is above a stage's cap."""
+
+    def __init__(self, name: str, stage: int, peak: Fraction, cap: Fraction) -> None:
+        self.stage, self.peak, self.cap = stage, peak, cap
+        super().__init__(
+            f"{name}: stage {stage} holds {peak} at its peak, above its memory cap {cap}; "
+            f"raise the cap to {peak} or take another schedule"
+        )
+
+
+class NotApplicableError(ValueError):
+    """A schedule is not defined for this instance; the message says which rule it breaks."""
+
+
+def require_one_virtual_stage_a_stage(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where a stage holds several virtual stages."""
+    if instance.virtual_stages != instance.stages:
+        raise NotApplicableError(
+            f"{name}: {instance.virtual_stages} virtual stages on {instance.stages} stages; "
+            "it needs one virtual stage a stage, take interleaved or list"
+        )
+
+
+def require_split(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where no backward may run as B and W."""
+    if not instance.may_split:
+        raise NotApplicableError(
+            f"{name}: the backward is never split (backward_ticks is null); give backward and weight times, or take 1f1b"
+        )
+
+
+def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    """The whole backward of a microbatch in one piece: BW where the instance has one, else B and W back to back."""
+    fused = instance.fused_backward_ticks
+    if fused is not None and fused[virtual_stage] is not None:
+        return [(Kind.BW, virtual_stage, microbatch)]
+    return [*input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
+
+
+def input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    """The B of a microbatch; nothing where the virtual stage has none."""
+    backward = instance.backward_ticks
+    has_none = backward is not None and backward[virtual_stage] is None
+    return [] if has_none else [(Kind.B, virtual_stage, microbatch)]
+
+
+def schedule_in_order(
+    name: str, instance: Instance, orders: Sequence[Iterable[Step]], *, gradient_after_weight: bool = False
+) -> Schedule:
+    """The schedule that runs ``orders`` at the best times for the instance's objective, each stage's O last.
+
+    Args:
+        name: The heuristic's name, for provenance and errors.
+        instance: The problem.
+        orders: For each stage, its steps in the order in which they run.
+        gradient_after_weight: A W holds back the gradient that its B sends up, as a fused backward would.
+
+    Raises:
+        CannotFitError: The order needs more memory than a stage's cap.
+        DeadlockError: The orders contradict the precedences.
+    """
+    graph = expand(instance)
+    tasks = [[graph.index[step] for step in order] for order in orders]
+    for stage, row in enumerate(tasks):
+        optimizer = graph.index.get((Kind.O, stage, None))
+        if optimizer is not None:
+            row.append(optimizer)
+    timed = _with_held_gradients(graph) if gradient_after_weight else graph
+    place = least_span_starts if instance.objective is Objective.MAX_STAGE_SPAN else earliest_starts
+    return checked(name, schedule_of(graph, place(timed, tasks), provenance_of(name)))
+
+
+def provenance_of(name: str) -> Provenance:
+    """Provenance of a heuristic's schedule whose value is not computed yet."""
+    return Provenance(source=f"heuristic:{name}", versions=versions())
+
+
+def checked(name: str, schedule: Schedule) -> Schedule:
+    """``schedule`` with its value in the provenance.
+
+    Raises:
+        CannotFitError: It needs more memory than a stage's cap.
+    """
+    instance = schedule.instance
+    found = figures(schedule)
+    for stage, cap in enumerate(instance.memory_cap or ()):
+        if found.peak_memory[stage] > cap:
+            raise CannotFitError(name, stage, found.peak_memory[stage], cap)
+    value = found.value(instance.objective)
+    return schedule.model_copy(update={"provenance": schedule.provenance.model_copy(update={"value": value})})
+
+
+def _with_held_gradients(graph: TaskGraph) -> TaskGraph:
+    """``graph`` with an arc from each W to what its B feeds upstream."""
+    held = []
+    for edge in graph.precedences:
+        giver, taker = graph.tasks[edge.before], graph.tasks[edge.after]
+        if giver.kind is Kind.B and giver.virtual_stage != taker.virtual_stage:
+            weight = graph.index[Kind.W, giver.virtual_stage, giver.microbatch]
+            held.append(Precedence(weight, edge.after, edge.lag_ticks))
+    return replace(graph, precedences=graph.precedences + tuple(held))

@@ -1,0 +1,25 @@
+"""GPipe (Huang et al. 2019, arXiv 1811.06965): every forward, then every backward."""
+
+from __future__ import annotations
+
+from zbopt.heuristics.build import Step, backward_steps, schedule_in_order
+from zbopt.instance import Instance, Kind
+from zbopt.schedule import Schedule
+
+
+def gpipe(instance: Instance) -> Schedule:
+    """All forwards, then all backwards in one piece, on any placement.
+
+    At uniform times without communication it takes (m + p - 1)(F + BW) and holds m activations on every stage.
+
+    Raises:
+        CannotFitError: A stage's cap is below all its activations of all microbatches.
+    """
+    microbatches = range(instance.microbatches)
+    orders: list[list[Step]] = [[] for _ in range(instance.stages)]
+    for virtual_stage, stage in enumerate(instance.stage_of):
+        orders[stage] += [(Kind.F, virtual_stage, microbatch) for microbatch in microbatches]
+    for virtual_stage in reversed(range(instance.virtual_stages)):
+        for microbatch in microbatches:
+            orders[instance.stage_of[virtual_stage]] += backward_steps(instance, virtual_stage, microbatch)
+    return schedule_in_order("gpipe", instance, orders, gradient_after_weight=True)

@@ -1,0 +1,60 @@
+"""1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503), with the backward in one piece or split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zbopt.heuristics.build import (
+    Step,
+    backward_steps,
+    input_gradient_steps,
+    require_one_virtual_stage_a_stage,
+    require_split,
+    schedule_in_order,
+)
+from zbopt.instance import Instance, Kind
+from zbopt.schedule import Schedule
+
+
+def one_f_one_b(instance: Instance) -> Schedule:
+    """1F1B whose gradient moves up only when the whole backward is done.
+
+    At uniform times without communication it takes (m + p - 1)(F + BW); stage s holds min(m, p - s) activations.
+
+    Raises:
+        NotApplicableError: A stage holds several virtual stages.
+        CannotFitError: Stage s has a cap below min(m, p - s) activations.
+    """
+    require_one_virtual_stage_a_stage("1f1b", instance)
+    orders = _orders(instance, backward_steps)
+    return schedule_in_order("1f1b", instance, orders, gradient_after_weight=True)
+
+
+def one_f_one_b_split(instance: Instance) -> Schedule:
+    """1F1B with B and W back to back, whose gradient moves up right after B.
+
+    Raises:
+        NotApplicableError: A stage holds several virtual stages, or the backward is never split.
+        CannotFitError: Stage s has a cap below min(m, p - s) activations.
+    """
+    require_one_virtual_stage_a_stage("1f1b-split", instance)
+    require_split("1f1b-split", instance)
+    return schedule_in_order("1f1b-split", instance, _orders(instance, _split_steps))
+
+
+def _split_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    return [*input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
+
+
+def _orders(instance: Instance, backward: Callable[[Instance, int, int], list[Step]]) -> list[list[Step]]:
+    """Warm-up of p - s - 1 forwards on virtual stage s, then a forward and a backward in turn, then backwards."""
+    p, m = instance.stages, instance.microbatches
+    orders: list[list[Step]] = [[] for _ in range(p)]
+    for virtual_stage, stage in enumerate(instance.stage_of):
+        warmup = min(m, p - virtual_stage - 1)
+        for position in range(m + warmup):
+            if position < m:
+                orders[stage].append((Kind.F, virtual_stage, position))
+            if position >= warmup:
+                orders[stage] += backward(instance, virtual_stage, position - warmup)
+    return orders
