@@ -180,10 +180,11 @@ class _Expansion:
         takers = [*(inputs or weight), *fused]
         if virtual_stage > 0:
             self._edges(self._at(virtual_stage - 1, microbatch, Kind.F), forward, virtual_stage - 1, virtual_stage)
-        if not last:
+        if last:
+            self._edges(forward, takers, virtual_stage, virtual_stage)
+        else:
             givers = self._at(virtual_stage + 1, microbatch, Kind.B, Kind.BW)
             self._edges(givers, takers, virtual_stage + 1, virtual_stage)
-        self._edges(forward, takers, virtual_stage, virtual_stage)
         if inputs:
             self._edges(inputs, weight, virtual_stage, virtual_stage)
 

@@ -1,0 +1,29 @@
+"""Lower bounds from closed arguments, one a file; models/bounds.md states and proves each.
+
+Each is a function from an instance to a ``Bound``, or ``None`` where its argument says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from zbopt.bounds.load import load
+from zbopt.bounds.residency import residency
+from zbopt.bounds.round_trip import round_trip
+from zbopt.instance import Instance
+from zbopt.result import Bound
+
+ARGUMENTS: Mapping[str, Callable[[Instance], Bound | None]] = {
+    "load": load,
+    "round-trip": round_trip,
+    "residency": residency,
+}
+
+
+def lower_bound(instance: Instance) -> Bound:
+    """The best of all arguments; the first named among equals."""
+    bounds = [bound for argument in ARGUMENTS.values() if (bound := argument(instance)) is not None]
+    return max(bounds, key=lambda bound: bound.value)
+
+
+__all__ = ["ARGUMENTS", "lower_bound"]

@@ -1,0 +1,151 @@
+"""Relaxation to a few stages: the other stages become their least delays (models/bounds.md, "few stages").
+
+What is left is a smaller task graph with heads and tails. Its optimum, solved exactly by any means, is a lower bound
+on the optimum of the whole: every schedule of the whole, restricted to the kept stages, is a schedule of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from zbopt.graph import Join, Precedence, Residence, TaskGraph
+from zbopt.instance import Kind
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A task graph with the least time before each task (``heads``) and after it (``tails``), in ticks.
+
+    ``heads`` count from the first start of all; ``tails`` from a task's end to the last end of all.
+    """
+
+    graph: TaskGraph
+    heads: tuple[int, ...]
+    tails: tuple[int, ...]
+
+
+def whole(graph: TaskGraph) -> Relaxed:
+    """The graph itself, with heads and tails by longest paths."""
+    delays = _Delays(graph)
+    return Relaxed(graph, tuple(delays.heads), tuple(delays.tails))
+
+
+def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
+    """The tasks of ``stages`` only, with what the others take at least as lags, heads and tails.
+
+    Args:
+        graph: The whole task graph.
+        stages: The stages to keep.
+    """
+    delays = _Delays(graph)
+    kept = [i for i, task in enumerate(graph.tasks) if task.stage in stages]
+    new = {old: i for i, old in enumerate(kept)}
+    precedences = tuple(
+        Precedence(new[before], new[after], lag)
+        for before in kept
+        for after, lag in delays.to_next_kept(before, new).items()
+    )
+    residences = (replace(r, first=new[r.first], last=new[r.last]) for r in graph.residences if r.stage in stages)
+    resources = (tuple(new[i] for i in row if i in new) for row in graph.resources)
+    joins = (Join(_renamed(j.before, new), _renamed(j.after, new)) for j in graph.joins)
+    smaller = TaskGraph(
+        instance=graph.instance,
+        tasks=tuple(graph.tasks[i] for i in kept),
+        resources=tuple(resources),
+        precedences=precedences,
+        joins=tuple(j for j in joins if j.before and j.after),
+        residences=tuple(Residence(r.stage, r.amount, r.first, r.last) for r in residences),
+        caps=graph.caps,
+        memory_scale=graph.memory_scale,
+        choices=graph.choices,
+        index={key: new[i] for key, i in graph.index.items() if i in new},
+    )
+    return Relaxed(smaller, tuple(delays.heads[i] for i in kept), tuple(delays.tails[i] for i in kept))
+
+
+def _renamed(tasks: tuple[int, ...], new: dict[int, int]) -> tuple[int, ...]:
+    return tuple(new[i] for i in tasks if i in new)
+
+
+class _Delays:
+    """Least delays along the precedences. Between options of a choice, the least over the options counts."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.after: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.before: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for edge in graph.precedences:
+            self.after[edge.before].append((edge.after, edge.lag_ticks))
+            self.before[edge.after].append((edge.before, edge.lag_ticks))
+        self.order = self._topological()
+        self.heads = self._heads()
+        self.tails = self._tails()
+
+    def _topological(self) -> list[int]:
+        waiting = {i: len(self.before[i]) for i in range(len(self.graph.tasks))}
+        ready = [i for i, count in waiting.items() if count == 0]
+        order = []
+        while ready:
+            order.append(ready.pop())
+            for after, _ in self.after[order[-1]]:
+                waiting[after] -= 1
+                if waiting[after] == 0:
+                    ready.append(after)
+        return order
+
+    def _least(self, arrivals: list[tuple[int, int]]) -> int:
+        """Least time by which all of (task, time) have come, where tasks of one choice stand for each other."""
+        fixed = [time for task, time in arrivals if self.graph.tasks[task].choice is None]
+        options: dict[tuple[int, int], int] = {}
+        for task, time in arrivals:
+            choice, option = self.graph.tasks[task].choice, self.graph.tasks[task].option
+            if choice is not None:
+                options[choice, option] = max(options.get((choice, option), 0), time)
+        by_choice: dict[int, list[int]] = defaultdict(list)
+        for (choice, _), time in options.items():
+            by_choice[choice].append(time)
+        # A choice with an option that brings no arrival here asks for nothing.
+        fixed += [min(times) for times in by_choice.values() if len(times) == 2]
+        return max(fixed, default=0)
+
+    def _heads(self) -> list[int]:
+        heads = [0] * len(self.graph.tasks)
+        for i in self.order:
+            heads[i] = self._least(
+                [(b, heads[b] + self.graph.tasks[b].duration_ticks + lag) for b, lag in self.before[i] if b != i]
+            )
+        return heads
+
+    def _tails(self) -> list[int]:
+        tails = [0] * len(self.graph.tasks)
+        for i in reversed(self.order):
+            tails[i] = self._least(
+                [(a, tails[a] + self.graph.tasks[a].duration_ticks + lag) for a, lag in self.after[i]]
+            )
+        return tails
+
+    def to_next_kept(self, task: int, kept: Collection[int]) -> dict[int, int]:
+        """Kept tasks that follow ``task`` over removed ones, each with the least lag from its end."""
+        found: dict[int, int] = {}
+        self._walk(task, 0, kept, found)
+        return found
+
+    def _walk(self, task: int, lag: int, kept: Collection[int], found: dict[int, int]) -> None:
+        for after, more in self.after[task]:
+            if after in kept:
+                found[after] = max(found.get(after, 0), lag + more)
+            elif self._passes_on(after):
+                self._walk(after, lag + more + self._least_duration(after), kept, found)
+
+    def _passes_on(self, task: int) -> bool:
+        """Of a removed choice only one option is walked: the gradient passes it in the least time of both."""
+        return self.graph.tasks[task].kind is not Kind.BW or self.graph.tasks[task].choice is None
+
+    def _least_duration(self, task: int) -> int:
+        this = self.graph.tasks[task]
+        if this.choice is None or this.kind is not Kind.B:
+            return this.duration_ticks
+        _, fused = self.graph.options[this.choice]
+        return min([this.duration_ticks, *(self.graph.tasks[i].duration_ticks for i in fused)])

@@ -1,0 +1,51 @@
+"""Residency: memory has so many slots, and each microbatch holds one for a whole round trip.
+
+models/bounds.md, "residency". With k slots the forward of microbatch j + k waits for the release of microbatch j, so
+the microbatches j, j + k, j + 2k, ... follow each other.
+"""
+
+from __future__ import annotations
+
+from zbopt.bounds.stage import Slices, optimizer_tail, slots
+from zbopt.instance import Instance, Objective
+from zbopt.result import Bound
+
+
+def residency(instance: Instance) -> Bound | None:
+    """The largest over the stages that hold one virtual stage; ``None`` if none is short of memory."""
+    slices = Slices(instance)
+    held = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
+    values = [
+        value
+        for stage, own in enumerate(held)
+        if len(own) == 1 and (value := _of_stage(slices, stage, own[0])) is not None
+    ]
+    return Bound(max(values), "bound:residency") if values else None
+
+
+def _of_stage(slices: Slices, stage: int, virtual_stage: int) -> int | None:
+    instance = slices.instance
+    count = slots(instance, virtual_stage)
+    if count is None or count == 0:
+        return None
+    full_rounds, rest = divmod(instance.microbatches - 1, count)
+    held = slices.round_trips[virtual_stage] + _least_hold_after_gradient(slices, virtual_stage)
+    span = instance.objective is Objective.MAX_STAGE_SPAN
+    head = 0 if span else slices.heads[virtual_stage]
+    tail = slices.backward_work(virtual_stage) if span else slices.gradient_tails[virtual_stage]
+    last = slices.round_trips[virtual_stage] + tail + optimizer_tail(instance, stage)
+    # The last round begins with the forward that waits for a slot; `rest` more forwards precede the last one.
+    return head + full_rounds * held + rest * slices.forward(virtual_stage) + last
+
+
+def _least_hold_after_gradient(slices: Slices, virtual_stage: int) -> int:
+    """Least time from the gradient's arrival until another whole activation fits: B, or all of the backward.
+
+    With a share released by B, one slot of k is free enough at the earliest when B has ended: k whole activations
+    and the new one are more than k.
+    """
+    instance = slices.instance
+    first_has_no_b = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
+    if instance.weight_share[virtual_stage] == 1 or first_has_no_b:
+        return slices.backward_work(virtual_stage)
+    return slices.gradient(virtual_stage)

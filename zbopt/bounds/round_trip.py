@@ -1,0 +1,55 @@
+"""Round trip: before the first gradient only forwards can run, after the last forward only what is live.
+
+models/bounds.md, "round trip". Both windows are as long as the way to the last virtual stage and back, and memory
+limits the work that fits into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from zbopt.bounds.stage import Slices, optimizer_tail, slots
+from zbopt.instance import Instance, Objective
+from zbopt.result import Bound
+
+
+def round_trip(instance: Instance) -> Bound | None:
+    """The largest over the stages that hold one virtual stage; ``None`` if none does."""
+    slices = Slices(instance)
+    held = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
+    values = [_of_stage(slices, stage, own[0]) for stage, own in enumerate(held) if len(own) == 1]
+    return Bound(max(values), "bound:round-trip") if values else None
+
+
+def _of_stage(slices: Slices, stage: int, virtual_stage: int) -> int:
+    instance = slices.instance
+    m, forward, trip = instance.microbatches, slices.forward(virtual_stage), slices.round_trips[virtual_stage]
+    head = slices.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
+    base = head + m * slices.work(stage) + optimizer_tail(instance, stage)
+    count = slots(instance, virtual_stage)
+    if count is None:
+        # All forwards may come before the first gradient: the two windows may be one.
+        return base + max(0, trip - m * forward)
+    before_first = max(0, trip - count * forward)
+    after_last = max(0, trip - forward - _most_live_work(slices, virtual_stage))
+    return base + before_first + after_last
+
+
+def _most_live_work(slices: Slices, virtual_stage: int) -> int:
+    """Most backward work of other microbatches that can be live at the start of an F."""
+    whole, rest = slices.backward_work(virtual_stage), slices.weight(virtual_stage)
+    return max(whole * a + rest * b for a, b in _live_pairs(slices.instance, virtual_stage))
+
+
+def _live_pairs(instance: Instance, virtual_stage: int) -> Iterator[tuple[int, int]]:
+    """For each number a of activations held whole beside one F, the most b that wait for W only."""
+    assert instance.memory_cap is not None, "asked only where memory limits"
+    cap = instance.memory_cap[instance.stage_of[virtual_stage]] / instance.activation[virtual_stage]
+    share = instance.weight_share[virtual_stage]
+    others = instance.microbatches - 1
+    first_has_no_b = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
+    for a in range(min(int(cap) - 1, others) + 1):
+        room = cap - 1 - a
+        most = others - a if share == 0 else int(Fraction(room) / share)
+        yield a, 0 if first_has_no_b else min(most, others - a)

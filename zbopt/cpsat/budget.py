@@ -1,0 +1,57 @@
+"""What a search may spend: time, workers, memory. Wall time by default; deterministic time on demand."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+
+@dataclass
+class Budget:
+    """Time, workers and seed of one search; every CP-SAT call draws on it.
+
+    Args:
+        time_limit_s: Seconds; of CP-SAT's deterministic time where ``deterministic``.
+        workers: Threads; one where ``deterministic``.
+        seed: Of CP-SAT's random choices.
+        deterministic: The same value and bound on any machine.
+        memory_limit_mb: CP-SAT stops when it holds more.
+    """
+
+    time_limit_s: float
+    workers: int
+    seed: int
+    deterministic: bool = False
+    memory_limit_mb: int = 8192
+    spent_s: float = 0.0
+    _started: float = field(default_factory=time.monotonic)
+
+    def left_s(self) -> float:
+        """Seconds left, never negative."""
+        used = self.spent_s if self.deterministic else time.monotonic() - self._started
+        return max(0.0, self.time_limit_s - used)
+
+    def spent(self) -> bool:
+        """Whether too little is left for another call."""
+        return self.left_s() < 0.01
+
+    def limit(self, parameters: cp_model.SatParameters, slice_s: float) -> None:
+        """Set the parameters of one call that may take ``slice_s``."""
+        seconds = min(slice_s, self.left_s())
+        parameters.random_seed = self.seed
+        parameters.max_memory_in_mb = self.memory_limit_mb
+        if self.deterministic:
+            parameters.num_workers = 1
+            parameters.max_deterministic_time = seconds
+        else:
+            parameters.num_workers = self.workers
+            parameters.max_time_in_seconds = seconds
+            if self.workers < 8:
+                # Few workers leave out the subsolver that pushes the bound from below.
+                parameters.extra_subsolvers.append("objective_lb_search")
+
+    def charge(self, solver: cp_model.CpSolver) -> None:
+        """Count what a call has used."""
+        self.spent_s += solver.response_proto.deterministic_time

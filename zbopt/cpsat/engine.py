@@ -1,0 +1,134 @@
+"""Runs the solver's process and watches it: news come in as they are sent, and what was sent is never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from zbopt.cpsat.child import Order
+from zbopt.result import Bound
+
+GRACE_S = 10.0
+"""How long the child may overrun its time before it is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """One message: a schedule (``starts`` by task, with its ``value``), a bound, or what the search does now."""
+
+    value: int | None = None
+    starts: dict[int, int] | None = None
+    bound: Bound | None = None
+    doing: str | None = None
+
+
+class SolverDiedError(RuntimeError):
+    """The solver's process ended before it was done; the message says how."""
+
+
+def run(order: Order, *, poll_s: float = 0.2) -> Iterator[News | None]:
+    """News of a search in a process of its own; ``None`` at least every ``poll_s`` while there are none.
+
+    Closing the iterator ends the process.
+
+    Raises:
+        SolverDiedError: The process crashed, was killed, or did not keep its time.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zbopt.cpsat.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        yield from _watch(process, order, poll_s)
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _watch(process: subprocess.Popen[str], order: Order, poll_s: float) -> Iterator[News | None]:
+    lines: queue.Queue[str | None] = queue.Queue()
+    errors: list[str] = []
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdin is not None
+    threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
+    threading.Thread(target=_collect, args=(process.stderr, errors), daemon=True).start()
+    threading.Thread(target=_give, args=(process.stdin, order), daemon=True).start()
+    # Deterministic time runs slower or faster than the clock, so it gets no watchdog of this kind.
+    deadline = None if order.deterministic else time.monotonic() + order.time_limit_s + GRACE_S
+    while True:
+        try:
+            line = lines.get(timeout=poll_s)
+        except queue.Empty:
+            if deadline is not None and time.monotonic() > deadline:
+                raise SolverDiedError(f"the solver overran its {order.time_limit_s:g} s and was ended") from None
+            yield None
+            continue
+        if line is None:
+            raise SolverDiedError(_cause(process, errors))
+        message = _parsed(line)
+        if message is None:
+            return
+        yield message
+
+
+def _forward(pipe: IO[str], lines: queue.Queue[str | None]) -> None:
+    try:
+        for line in pipe:
+            lines.put(line)
+    except ValueError:  # the pipe was closed under us: the run is over
+        return
+    lines.put(None)
+
+
+def _collect(pipe: IO[str], errors: list[str]) -> None:
+    try:
+        errors.extend(pipe)
+    except ValueError:
+        return
+
+
+def _give(pipe: IO[str], order: Order) -> None:
+    try:
+        pipe.write(order.model_dump_json() + "\n")
+        pipe.flush()
+    except (BrokenPipeError, ValueError):  # the child is gone; its silence is reported where its news are read
+        return
+
+
+def _parsed(line: str) -> News | None:
+    """One message; ``None`` for the last. A line cut off by a kill counts as nothing said."""
+    try:
+        news = json.loads(line)
+    except json.JSONDecodeError:
+        return News()
+    if "done" in news:
+        return None
+    if "found" in news:
+        return News(value=news["found"], starts={int(i): start for i, start in news["starts"].items()})
+    if "bound" in news:
+        return News(bound=Bound(news["bound"], news["proved_by"]))
+    return News(doing=news["doing"])
+
+
+def _cause(process: subprocess.Popen[str], errors: list[str]) -> str:
+    code = process.wait()
+    last = errors[-1].strip() if errors else ""
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"the solver's process {how}" + (f": {last}" if last else "")

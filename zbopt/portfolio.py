@@ -1,0 +1,244 @@
+"""From an instance to a proved schedule: heuristics, then closed bounds, then CP-SAT between the two.
+
+Whatever an engine claims, only what the validator accepts becomes a result.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from zbopt.bounds import lower_bound
+from zbopt.cpsat.child import Order
+from zbopt.cpsat.engine import SolverDiedError, run
+from zbopt.graph import TaskGraph, expand
+from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.instance import Instance
+from zbopt.metrics import figures
+from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result
+from zbopt.schedule import Provenance, Schedule, Status, versions
+from zbopt.timing import schedule_of, starts_of
+from zbopt.validator import validate
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIME_LIMIT_S = 60.0
+
+
+def solve(
+    instance: Instance,
+    *,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    workers: int | None = None,
+    seed: int = 0,
+    deterministic: bool = False,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """The best schedule that can be found for ``instance``, and how good it is.
+
+    Ctrl-C ends the search and returns what was found.
+
+    Args:
+        instance: The problem.
+        time_limit_s: Seconds for the whole; of CP-SAT's deterministic time where ``deterministic``.
+        workers: Threads of CP-SAT; ``None``: all processors that this process may use.
+        seed: Of CP-SAT's random choices.
+        deterministic: The same value and bound on any machine: one worker, deterministic time.
+        on_progress: Told each better value or bound, and at least each second what the search does.
+
+    Raises:
+        ValueError: ``time_limit_s``, ``workers`` or ``seed`` is out of range.
+    """
+    if not 0 < time_limit_s < 10**7:
+        raise ValueError(f"time_limit_s = {time_limit_s:g}: give more than 0 and less than 10 million seconds")
+    if workers is not None and not 1 <= workers <= 1024:
+        raise ValueError(f"workers = {workers}: give 1 to 1024, or none for all processors")
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"seed = {seed}: give 0 to {2**31 - 1}")
+    workers = 1 if deterministic else workers or len(os.sched_getaffinity(0))
+    limits = Limits(time_limit_s, workers, seed, deterministic)
+    return _Solve(instance, limits, on_progress or (lambda progress: None)).run()
+
+
+def infeasible(instance: Instance) -> Infeasible | None:
+    """Why no schedule exists, or ``None``. One microbatch at a time holds one activation of each slice of a stage.
+
+    Those are live together when its gradient comes back, and nothing else need be: so this is exact.
+    """
+    if instance.memory_cap is None:
+        return None
+    needs = [
+        Infeasible(stage, cap, needed)
+        for stage, cap in enumerate(instance.memory_cap)
+        if (needed := sum((instance.activation[v] for v in instance.virtual_stages_of(stage)), Fraction(0))) > cap
+    ]
+    return max(needs, key=lambda need: need.needed - need.cap, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the search may use, as it goes into the result."""
+
+    time_limit_s: float
+    workers: int
+    seed: int
+    deterministic: bool
+
+
+@dataclass
+class _Solve:
+    """One run. Every schedule passes ``offer``, every bound passes ``prove``."""
+
+    instance: Instance
+    limits: Limits
+    on_progress: Callable[[Progress], None]
+    started: float = field(default_factory=time.monotonic)
+    best: Schedule | None = None
+    value: int | None = None
+    bound: Bound = field(default_factory=lambda: Bound(0, "bound:none"))
+    best_heuristic: NamedValue | None = None
+    interrupted: bool = False
+    fault: str | None = None
+    doing: str = ""
+    history: list[Progress] = field(default_factory=list)
+
+    def run(self) -> Result:
+        reason = infeasible(self.instance)
+        if reason is None:
+            try:
+                self.prove(lower_bound(self.instance))
+                self.try_heuristics()
+                if not self.closed() and self.best is not None:
+                    self.search()
+            except KeyboardInterrupt:
+                self.interrupted = True
+        return self.result(reason)
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def closed(self) -> bool:
+        return self.value is not None and self.bound.value >= self.value
+
+    def note(self) -> None:
+        """Write the state into the history and tell the caller."""
+        self.history.append(Progress(self.elapsed_s(), self.value, self.bound.value, self.doing))
+        self.on_progress(self.history[-1])
+
+    def prove(self, bound: Bound) -> None:
+        if bound.value > self.bound.value:
+            self.bound = bound
+            self.note()
+
+    def offer(self, schedule: Schedule) -> bool:
+        """Keep ``schedule`` if the validator accepts it and it is better; whether it was accepted."""
+        verdict = validate(self.instance, schedule)
+        if not verdict.valid:
+            log.error("%s gave an invalid schedule: %s", schedule.provenance.source, verdict.violations[0].message)
+            return False
+        value = figures(schedule).value(self.instance.objective)
+        if self.value is None or value < self.value:
+            self.best, self.value = schedule, value
+            self.note()
+        return True
+
+    def try_heuristics(self) -> None:
+        for name, heuristic in HEURISTICS.items():
+            self.doing = f"heuristic {name}"
+            try:
+                schedule = heuristic(self.instance)
+            except (CannotFitError, NotApplicableError) as reason:
+                log.info("%s: %s", name, reason)
+                continue
+            before = self.value
+            if self.offer(schedule) and self.value != before and self.value is not None:
+                self.best_heuristic = NamedValue(name, self.value)
+            if self.closed():
+                return
+
+    def search(self) -> None:
+        """CP-SAT in a process of its own, until it is done, the time is over, or it dies."""
+        graph = expand(self.instance)
+        try:
+            for news in run(self.order(graph)):
+                if news is None:
+                    self.on_progress(Progress(self.elapsed_s(), self.value, self.bound.value, self.doing))
+                elif news.starts is not None:
+                    source = Provenance(source="cp-sat", versions=versions())
+                    self.offer(schedule_of(graph, news.starts, source))
+                elif news.bound is not None:
+                    self.prove(news.bound)
+                else:
+                    self.doing = news.doing or self.doing
+                if self.closed():
+                    return
+        except SolverDiedError as fault:
+            self.fault = str(fault)
+            log.warning("%s; the best schedule found before is kept", fault)
+
+    def order(self, graph: TaskGraph) -> Order:
+        assert self.best is not None
+        assert self.value is not None
+        limits = self.limits
+        left = limits.time_limit_s if limits.deterministic else limits.time_limit_s - self.elapsed_s()
+        return Order(
+            instance=self.instance,
+            starts=starts_of(graph, self.best),
+            value=self.value,
+            bound=self.bound.value,
+            proved_by=self.bound.proved_by,
+            time_limit_s=max(0.1, left),
+            workers=limits.workers,
+            seed=limits.seed,
+            deterministic=limits.deterministic,
+            memory_limit_mb=_memory_limit_mb(),
+        )
+
+    def result(self, reason: Infeasible | None) -> Result:
+        if reason is not None:
+            status = Status.INFEASIBLE
+        elif self.closed():
+            status = Status.OPTIMAL
+        else:
+            status = Status.UNKNOWN if self.best is None else Status.FEASIBLE
+        return Result(
+            instance=self.instance,
+            status=status,
+            schedule=self.stamped(status),
+            value=self.value,
+            bound=self.bound,
+            wall_time_s=self.elapsed_s(),
+            best_heuristic=self.best_heuristic,
+            infeasible=reason,
+            interrupted=self.interrupted,
+            fault=self.fault,
+            history=tuple(self.history),
+        )
+
+    def stamped(self, status: Status) -> Schedule | None:
+        """The best schedule with the provenance of this run."""
+        if self.best is None:
+            return None
+        provenance = Provenance(
+            source=self.best.provenance.source,
+            status=status,
+            value=self.value,
+            lower_bound=self.bound.value,
+            proved_by=self.bound.proved_by,
+            seed=self.limits.seed,
+            workers=self.limits.workers,
+            time_limit_s=self.limits.time_limit_s,
+            wall_time_s=round(self.elapsed_s(), 3),
+            deterministic=self.limits.deterministic,
+            versions=versions(),
+        )
+        return self.best.model_copy(update={"provenance": provenance})
+
+
+def _memory_limit_mb() -> int:
+    """Three quarters of the machine's memory: CP-SAT stops there instead of bringing the machine down."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4 // 2**20
