@@ -7,8 +7,10 @@ numbers the right range, so that nothing downstream checks them again.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections import Counter
+from difflib import get_close_matches
 from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +31,10 @@ MAX_TICKS = 10**9
 """Longest single time. Longer ones say that the tick is too fine: CP-SAT's integers would overflow."""
 MAX_STAGES = 4096
 MAX_MICROBATCHES = 1_000_000
+MAX_FORWARDS = 1_000_000
+"""Most forwards (virtual stages times microbatches): the task graph of more does not fit into memory."""
+MAX_AMOUNT = 10**9
+_AMOUNT = re.compile(r"\s*[+-]?\d{1,20}([./]\d{1,20})?\s*")
 
 
 class Kind(StrEnum):
@@ -60,11 +66,13 @@ def _parse_rational(value: object) -> Fraction:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"{value!r} is not a number; write 2, 1.5 or '3/2'")
+        raise ValueError("not a number; write 2, 1.5 or '3/2'")
+    if isinstance(value, str) and not _AMOUNT.fullmatch(value):
+        raise ValueError("not a number; write 2, 1.5 or '3/2'")
     try:
         return Fraction(repr(value) if isinstance(value, float) else value)
-    except (ValueError, ZeroDivisionError, OverflowError):
-        raise ValueError(f"{value!r} is not a finite number; write 2, 1.5 or '3/2'") from None
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("not a finite number; write 2, 1.5 or '3/2'") from None
 
 
 def number(value: Fraction) -> int | float | str:
@@ -83,7 +91,7 @@ Rational = Annotated[
 """An exact amount: an integer, a decimal, or a fraction as text."""
 
 Ticks = Annotated[int, Field(ge=1, le=MAX_TICKS, strict=True)]
-Amount = Annotated[Rational, Field(ge=0)]
+Amount = Annotated[Rational, Field(ge=0, le=MAX_AMOUNT)]
 
 _PER_VIRTUAL_STAGE = (
     "forward_ticks",
@@ -198,6 +206,12 @@ class Instance(BaseModel):
             if values is not None and len(values) != expected:
                 what = "virtual stages" if field in _PER_VIRTUAL_STAGE else "stages"
                 raise ValueError(f"{field} has {len(values)} values for {expected} {what}; give 1 or {expected}")
+        forwards = self.virtual_stages * self.microbatches
+        if forwards > MAX_FORWARDS:
+            raise ValueError(
+                f"{self.virtual_stages} virtual stages with {self.microbatches} microbatches make {forwards} forwards, "
+                f"of at most {MAX_FORWARDS}; lower microbatches to {MAX_FORWARDS // self.virtual_stages}"
+            )
         self._check_backward()
         if self.barrier is Barrier.NONE and self.optimizer_ticks is not None:
             raise ValueError(
@@ -293,14 +307,45 @@ def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
+_WORDS = {
+    "extra_forbidden": "this version knows no such field",
+    "missing": "is missing; give it",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    "int_type": "must be a whole number",
+    "string_type": "must be a text",
+    "string_pattern_mismatch": "must be 'unit' or a duration such as 1us",
+    "tuple_type": "must be a list, or one value for all",
+    "enum": "must be {expected}; this version knows no other",
+    "literal_error": "must be {expected}",
+}
+"""Our words for the library's faults, by its code for them."""
+
+
 def first_error(error: ValidationError) -> str:
-    """The first fault of a refused file or call, on one line: which field, which value, which limit."""
-    fault = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    text = fault["msg"].removeprefix("Value error, ")
+    """The first fault of a refused file or call, on one line: which field, which value, which limit.
+
+    An unknown field comes before all others: it is mostly the misspelled name of the one that seems to be missing.
+    """
+    faults = error.errors(include_url=False)
+    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
+    words = _WORDS.get(fault["type"])
+    text = words.format(**fault.get("ctx", {})) if words else fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: {text}{_near(str(fault['loc'][-1]))}"
     given = fault["input"]
-    shown = f" = {given!r}" if isinstance(given, (int, float, str)) and len(repr(given)) <= 60 else ""
-    return f"{where}{shown}: {text}" if where else text
+    plain = given is None or isinstance(given, (int, float, str))
+    shown = f" = {'null' if given is None else repr(given)}" if plain and len(repr(given)) <= 60 else ""
+    return " ".join((f"{where}{shown}: {text}" if where else text).split())
+
+
+def _near(name: str) -> str:
+    """The field that ``name`` may have been meant for, as the end of a sentence."""
+    known = [field.alias or key for key, field in Instance.model_fields.items()]
+    near = [key for key in known if key.startswith(name)] or get_close_matches(name, known, 1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else "; leave it out"
 
 
 def read_document(path: Path) -> Any:

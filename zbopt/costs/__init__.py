@@ -1,0 +1,1 @@
+"""Measured costs -> the numbers of an instance."""
