@@ -1,0 +1,82 @@
+"""Schedules for the replay tests, by hand order; their times follow from ``timing.earliest_starts``."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from zbopt.graph import expand
+from zbopt.instance import Instance, Kind
+from zbopt.schedule import Provenance, Schedule
+from zbopt.timing import earliest_starts, schedule_of
+
+Order = list[list[tuple[Kind, int, int]]]
+
+
+def timed(instance: Instance, order: Order) -> Schedule:
+    """The schedule of (kind, virtual stage, microbatch) by stage, at earliest starts; O after all else."""
+    graph = expand(instance)
+    rows = [[graph.index[op] for op in row] for row in order]
+    if instance.optimizer_ticks is not None:
+        for stage, row in enumerate(rows):
+            row.append(graph.index[Kind.O, stage, None])
+    return schedule_of(graph, earliest_starts(graph, rows), Provenance(source="hand"))
+
+
+def zb_h1(stages: int = 4, microbatches: int = 8, **fields: object) -> Schedule:
+    """1F1B's forwards, with the backward split and W late by the stage's number."""
+    order: Order = []
+    for s in range(stages):
+        warm = min(stages - s, microbatches)
+        row = [(Kind.F, s, j) for j in range(warm)]
+        forwards, weights = warm, 0
+        for j in range(microbatches):
+            row.append((Kind.B, s, j))
+            if j + 1 - weights > s:
+                row.append((Kind.W, s, weights))
+                weights += 1
+            if forwards < microbatches:
+                row.append((Kind.F, s, forwards))
+                forwards += 1
+        row += [(Kind.W, s, j) for j in range(weights, microbatches)]
+        order.append(row)
+    return timed(Instance.uniform(stages=stages, microbatches=microbatches, **fields), order)  # type: ignore[arg-type]
+
+
+def one_f_one_b(stages: int = 4, microbatches: int = 8, **fields: object) -> Schedule:
+    """1F1B with the backward never split."""
+    order: Order = []
+    for s in range(stages):
+        warm = min(stages - s, microbatches)
+        row = [(Kind.F, s, j) for j in range(warm)]
+        for j in range(microbatches):
+            row.append((Kind.BW, s, j))
+            if warm + j < microbatches:
+                row.append((Kind.F, s, warm + j))
+        order.append(row)
+    times = {"backward_ticks": None, "weight_ticks": None, "fused_backward_ticks": 2} | fields
+    return timed(Instance.uniform(stages=stages, microbatches=microbatches, **times), order)  # type: ignore[arg-type]
+
+
+def all_forward(stage_of: tuple[int, ...], microbatches: int = 4, weights: list[int] | None = None) -> Schedule:
+    """Every F, then every B, then every W, on any placement; ``weights`` is the order of W's microbatches."""
+    stages, last = max(stage_of) + 1, len(stage_of) - 1
+    order: Order = [[] for _ in range(stages)]
+    micros = range(microbatches)
+    for v, s in enumerate(stage_of):
+        order[s] += [(Kind.F, v, j) for j in micros]
+    for v in range(last, -1, -1):
+        order[stage_of[v]] += [(Kind.B, v, j) for j in micros]
+    for v, s in enumerate(stage_of):
+        order[s] += [(Kind.W, v, j) for j in weights or micros]
+    instance = Instance(
+        stages=stages, microbatches=microbatches, stage_of=stage_of, forward_ticks=1, backward_ticks=1, weight_ticks=1
+    )  # type: ignore[call-arg, arg-type]
+    return timed(instance, order)
+
+
+@pytest.fixture(scope="session")
+def plans() -> SimpleNamespace:
+    """The builders above; tests in this folder cannot import it."""
+    return SimpleNamespace(timed=timed, zb_h1=zb_h1, one_f_one_b=one_f_one_b, all_forward=all_forward)

@@ -1,0 +1,147 @@
+"""Lowering and the checks before start, without torch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from zbopt.formats.torch_csv import Action, Op, parse_action, read_rows, write_rows
+from zbopt.instance import Instance, Kind
+from zbopt.replay.checks import check_rows, check_schedule
+from zbopt.replay.lowering import in_microbatch_order, lower
+from zbopt.schedule import Schedule
+
+
+def _row(text: str) -> tuple[Action, ...]:
+    return tuple(parse_action(cell) for cell in text.split())
+
+
+def test_two_stages_one_microbatch_by_hand(plans: SimpleNamespace) -> None:
+    """At unit times stage 1 runs F0 at 1, B0 at 2, W0 at 3, and stage 0 its B0 at 3, W0 at 4.
+
+    Stage 1's B0 and W0 stay apart, since stage 0 starts right after B0; stage 0's join, since it sends no gradient.
+    """
+    assert lower(plans.zb_h1(2, 1)) == (
+        _row("0UNSHARD 0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD 0RESHARD"),
+        _row("1UNSHARD 1RECV_F0 1F0 1I0 1SEND_B0 1W0 1REDUCE_GRAD 1RESHARD"),
+    )
+
+
+def test_b_and_w_join_where_nobody_waits(plans: SimpleNamespace) -> None:
+    """All B before all W on one microbatch: stage 0 sends no gradient, so its B0 W0 run as one; stage 1's do not."""
+    rows = lower(plans.all_forward((0, 1), 1))
+    assert _row("0B0")[0] in rows[0]
+    assert _row("1I0")[0] in rows[1]
+
+
+@pytest.mark.parametrize("stage_of", [(0, 1, 2, 3), (0, 1, 1, 0), (0, 1, 0, 1), (0, 1, 1, 0, 2, 3, 3, 3, 2, 0)])
+def test_every_placement_passes_the_checks(plans: SimpleNamespace, stage_of: tuple[int, ...]) -> None:
+    schedule = plans.all_forward(stage_of, 3)
+    assert check_rows(lower(schedule), schedule.instance) == []
+    assert check_rows(lower(schedule, single_process=True), schedule.instance) == []
+
+
+def test_each_transfer_is_one_send_and_one_receive(plans: SimpleNamespace) -> None:
+    """p stages, m microbatches: (p-1) m tensors go forward and as many come back."""
+    sends = [a for row in lower(plans.zb_h1(4, 8)) for a in row if a.op in (Op.SEND_F, Op.SEND_B)]
+    assert len(sends) == 2 * 3 * 8
+
+
+def test_messages_of_a_pair_have_one_order(plans: SimpleNamespace) -> None:
+    """Deadlock freedom of in-order links: both ranks of a pair see the same sequence of messages."""
+    rows = lower(plans.zb_h1(3, 6, comm_ticks=1))
+
+    def sequence(row: tuple[Action, ...], low: int) -> list[tuple[str, int | None]]:
+        names = {(low, Op.SEND_F): "f", (low + 1, Op.RECV_F): "f", (low + 1, Op.SEND_B): "b", (low, Op.RECV_B): "b"}
+        return [(names[a.virtual_stage, a.op], a.microbatch) for a in row if (a.virtual_stage, a.op) in names]
+
+    for low in (0, 1):
+        assert sequence(rows[low], low) == sequence(rows[low + 1], low)
+
+
+def test_a_first_stage_without_b_runs_whole_backwards(plans: SimpleNamespace) -> None:
+    """Nothing needs the gradient of the model's input: W alone is PyTorch's whole backward of stage 0."""
+    instance = Instance(stages=2, microbatches=1, forward_ticks=1, backward_ticks=(None, 1), weight_ticks=1)  # type: ignore[call-arg, arg-type]
+    order = [[(Kind.F, 0, 0), (Kind.W, 0, 0)], [(Kind.F, 1, 0), (Kind.B, 1, 0), (Kind.W, 1, 0)]]
+    rows = lower(plans.timed(instance, order))
+    assert _row("0B0")[0] in rows[0]
+
+
+def test_microbatch_order(plans: SimpleNamespace) -> None:
+    assert in_microbatch_order(plans.zb_h1())
+    assert not in_microbatch_order(plans.all_forward((0, 1), 3, [2, 1, 0]))
+
+
+def _damaged(rows: tuple[tuple[Action, ...], ...], rank: int, edit: str) -> tuple[tuple[Action, ...], ...]:
+    """``-X`` drops the cell X, ``X~Y`` swaps two, ``+X`` repeats one."""
+    row = list(rows[rank])
+    if edit[0] == "-":
+        row.remove(parse_action(edit[1:]))
+    elif edit[0] == "+":
+        row.append(parse_action(edit[1:]))
+    else:
+        i, j = (row.index(parse_action(cell)) for cell in edit.split("~"))
+        row[i], row[j] = row[j], row[i]
+    return (*rows[:rank], tuple(row), *rows[rank + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("rank", "edit", "code"),
+    [
+        (1, "-1W2", "missing_action"),
+        (1, "-1F2", "missing_action"),
+        (0, "+0F1", "duplicate_action"),
+        (0, "+0F9", "microbatch_range"),
+        (0, "+7F0", "unknown_virtual_stage"),
+        (0, "+1F0", "wrong_rank"),
+        (2, "2F0~2F1", "last_stage_order"),
+        (1, "-1REDUCE_GRAD", "missing_reduction"),
+        (1, "1W5~1REDUCE_GRAD", "wrong_order"),
+        (1, "1I0~1W0", "wrong_order"),
+        (1, "-1SEND_F2", "wrong_transfer"),
+        (1, "-1RECV_F2", "wrong_transfer"),
+        (0, "0SEND_F0~0SEND_F1", "wrong_transfer"),
+        (1, "1RECV_F0~1RECV_B0", "wrong_transfer"),
+    ],
+)
+def test_damage_is_refused_before_start(plans: SimpleNamespace, rank: int, edit: str, code: str) -> None:
+    """The damages that torch 2.13's loader was measured to accept, and the others."""
+    schedule = plans.zb_h1(3, 6)
+    found = check_rows(_damaged(lower(schedule), rank, edit), schedule.instance)
+    assert code in {refusal.code for refusal in found}
+    assert all(refusal.message.count(";") for refusal in found if refusal.code == code), "no way out named"
+
+
+def test_a_wait_in_a_circle_is_refused(plans: SimpleNamespace) -> None:
+    """Stage 0 wants its first gradient before its first forward, without which stage 1 has nothing to do."""
+    schedule = plans.zb_h1(2, 1)
+    rows = lower(schedule)
+    row = [a for a in rows[0] if str(a) not in ("0RECV_B0", "0SEND_F0")]
+    row[2:2] = [parse_action("0RECV_B0")]
+    late = (*row, parse_action("0SEND_F0"))
+    found = check_rows((late, rows[1]), schedule.instance)
+    assert {refusal.code for refusal in found} & {"deadlock", "wrong_transfer"}
+
+
+def test_optimizer_before_gradient_is_refused(plans: SimpleNamespace) -> None:
+    schedule: Schedule = plans.zb_h1(2, 2, barrier="post_validation")
+    events = tuple(
+        e if e.kind is not Kind.O or e.stage else e.__class__(Kind.O, 0, None, None, 2, 2) for e in schedule.events
+    )
+    (refusal,) = check_schedule(schedule.model_copy(update={"events": events}))
+    assert refusal.code == "optimizer_before_gradient"
+    assert "it0/s0/O starts at 2" in refusal.message
+
+
+def test_csv_round_trip(plans: SimpleNamespace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rows = lower(plans.zb_h1(3, 4))
+    write_rows(rows, tmp_path / "plan.csv")
+    assert read_rows(tmp_path / "plan.csv") == rows
+
+
+@pytest.mark.parametrize("text", ["0F0xyz", "F0", "0F", "0REDUCE_GRAD3", "0f0", "0X1"])
+def test_junk_is_no_action(text: str) -> None:
+    """PyTorch's own reader takes the first of these."""
+    with pytest.raises(ValueError, match="no action|takes"):
+        parse_action(text)
