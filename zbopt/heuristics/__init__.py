@@ -13,6 +13,7 @@ from zbopt.heuristics.build import CannotFitError, NotApplicableError
 from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
 from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
+from zbopt.heuristics.zb_handcrafted import zb_h1, zb_h2
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 
@@ -22,6 +23,8 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "1f1b": one_f_one_b,
         "1f1b-split": one_f_one_b_split,
         "interleaved": interleaved,
+        "zb-h1": zb_h1,
+        "zb-h2": zb_h2,
     }
 )
 """Every heuristic by its name."""

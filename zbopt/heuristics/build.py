@@ -44,7 +44,7 @@ def require_split(name: str, instance: Instance) -> None:
     """Raise ``NotApplicableError`` where no backward may run as B and W."""
     if not instance.may_split:
         raise NotApplicableError(
-            f"{name}: the backward is never split (backward_ticks is null); give backward and weight times, or take 1f1b"
+            f"{name}: the backward is never split; give backward_ticks and weight_ticks, or take 1f1b"
         )
 
 
