@@ -74,3 +74,9 @@ class Result:
     def gap(self) -> float | None:
         """(value - bound) / value; ``None`` without a value."""
         return None if self.value is None else (self.value - self.bound.value) / self.value
+
+    def _repr_html_(self) -> str:
+        """The picture that a notebook shows for a result."""
+        from zbopt.report.svg import result_html  # here, not above: data imports no report until one is asked for
+
+        return result_html(self)

@@ -1,0 +1,93 @@
+"""The command line: one verb a step. Results go to stdout, progress and errors to stderr.
+
+Exit codes: 0; 1 for an infeasible instance or an invalid schedule; 2 for a call that could not be done; 130 where
+Ctrl-C came before there was anything to show.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from zbopt.cli import out
+from zbopt.cli.check import show_command, validate_command
+from zbopt.cli.compare import compare_command
+from zbopt.cli.solve import solve_command
+from zbopt.schedule import versions
+
+WRONG_CALL = 2
+INTERRUPTED = 130
+
+app = typer.Typer(name="zbopt", rich_markup_mode="rich", pretty_exceptions_enable=False)
+app.command("solve")(solve_command)
+app.command("compare")(compare_command)
+app.command("validate")(validate_command)
+app.command("show")(show_command)
+
+
+def _print_versions(wanted: bool) -> None:
+    if wanted:
+        out.page([", ".join(f"{name} {version}" for name, version in versions().items())])
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _zbopt(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_versions, is_eager=True, help="Show versions and exit.")
+    ] = False,
+) -> None:
+    """Schedules for pipeline-parallel training in the least time that memory allows, with a proof."""
+    if context.invoked_subcommand is None:
+        out.page(context.get_help().splitlines())
+
+
+def main() -> None:
+    """Run the command line of this process, and end it."""
+    stdout_open = out.open_missing_streams()
+    logging.basicConfig(level=logging.ERROR, format="zbopt: %(message)s")
+    code = run(sys.argv[1:])
+    if not stdout_open and code != WRONG_CALL:
+        out.say("zbopt: standard output is closed, so the result went nowhere; open it, or use -o")
+        code = WRONG_CALL
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one call; its exit code. Whatever goes wrong becomes one line on stderr."""
+    try:
+        code = typer.main.get_command(app).main(list(arguments), prog_name="zbopt", standalone_mode=False)
+        return int(code or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        out.say("zbopt: interrupted before there was a result")
+        return INTERRUPTED
+    except OSError as error:
+        out.abandon_stdout()
+        out.say(f"zbopt: {error.filename or 'standard output'}: {error.strerror or error}; nothing more was written")
+    except Exception as error:
+        if os.environ.get("ZBOPT_DEBUG"):
+            raise
+        out.say(_sentence(error, arguments))
+    return WRONG_CALL
+
+
+def _sentence(error: Exception, arguments: Sequence[str]) -> str:
+    """What went wrong, in one line: a wrong call, a refused input, or a fault of ours."""
+    if hasattr(error, "format_message"):  # typer's usage errors, whose base class is not public
+        command = next((a for a in arguments if a in _commands()), "")
+        message = error.format_message().rstrip(".").replace("Value error, ", "")
+        return f"zbopt: {message}; see zbopt {command + ' ' if command else ''}--help"
+    if isinstance(error, ValueError):
+        return f"zbopt: {error}"
+    fault = f"{type(error).__name__}: {error}"
+    return f"zbopt: a fault of zbopt itself: {fault}; set ZBOPT_DEBUG=1 to see where, and report it"
+
+
+def _commands() -> set[str]:
+    return {command.name for command in app.registered_commands if command.name}

@@ -1,0 +1,134 @@
+"""``zbopt compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+
+from zbopt.cli import out
+from zbopt.cli.flags import JsonFlag, ProblemFlags, SearchFlags, takes
+from zbopt.cli.problem import Problem, problem_of
+from zbopt.cli.solve import INFEASIBLE, search_for
+from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.instance import Instance
+from zbopt.metrics import Figures, figures
+from zbopt.report.page import asked, bound_rows, comparison, lines_of
+from zbopt.report.record import Record, figures_record, tick_record
+from zbopt.report.words import amount_text, percent
+from zbopt.result import Result
+from zbopt.schedule import Schedule
+
+OPTIMUM = "optimum"
+AUTOMATIC = "zb-auto"
+AT_THE_CAP = (AUTOMATIC, "list")
+"""Heuristics that plan for a cap; the others have the memory that their definition gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One schedule beside the cap. Without figures, ``reason`` says why it does not exist."""
+
+    schedule: str
+    figures: Figures | None
+    fits: bool | None
+    reason: str | None = None
+
+
+@takes(ProblemFlags, SearchFlags)
+def compare_command(problem: ProblemFlags, search: SearchFlags, json: JsonFlag = False) -> int:
+    """Set the known schedules beside the optimum: time, bubbles, memory, and whether they fit the cap.
+
+    Example: zbopt compare --stages 4 --micro 8 --mem-limit 6
+    """
+    asked_for = problem_of(problem)
+    rows = list(heuristic_rows(asked_for.instance))
+    result = search_for(asked_for.instance, search)
+    rows.append(optimum_row(result))
+    if json:
+        out.record(compare_record(result, rows))
+    else:
+        out.page(compare_page(asked_for, result, rows))
+    if result.infeasible is None:
+        return 0
+    out.say(f"zbopt: infeasible: {result.infeasible}")
+    return INFEASIBLE
+
+
+def heuristic_rows(instance: Instance) -> Iterator[Row]:
+    """A row for each heuristic, made without the cap and held against it; the automatic one with 1p and 2p."""
+    free = instance.model_copy(update={"memory_cap": None})
+    for name, heuristic in HEURISTICS.items():
+        if name == AUTOMATIC:
+            for times in (1, 2):
+                yield row(f"zb-{times}p", partial(heuristic, _with_cap(instance, times * instance.stages)), instance)
+        else:
+            yield row(name, partial(heuristic, instance if name in AT_THE_CAP else free), instance)
+
+
+def _with_cap(instance: Instance, forwards: int) -> Instance:
+    """The instance with room for ``forwards`` whole activations on each stage."""
+    whole = [
+        sum((instance.activation[v] for v in instance.virtual_stages_of(stage)), Fraction(0))
+        for stage in range(instance.stages)
+    ]
+    return instance.model_copy(update={"memory_cap": tuple(forwards * amount for amount in whole)})
+
+
+def row(name: str, make: Callable[[], Schedule], instance: Instance) -> Row:
+    """The row of one schedule, or the reason why there is none."""
+    try:
+        known = figures(make())
+    except (CannotFitError, NotApplicableError) as reason:
+        return Row(name, None, None, str(reason))
+    caps = instance.memory_cap
+    return Row(name, known, caps is None or all(p <= c for p, c in zip(known.peak_memory, caps, strict=True)))
+
+
+def optimum_row(result: Result) -> Row:
+    """The row of the best schedule found."""
+    if result.schedule is None:
+        return Row(OPTIMUM, None, None, str(result.infeasible or "no schedule was found in time; raise --time-limit"))
+    return Row(OPTIMUM, figures(result.schedule), fits=True)
+
+
+def compare_record(result: Result, rows: list[Row]) -> Record:
+    """What ``zbopt compare --json`` prints."""
+    return {
+        **tick_record(result.instance),
+        "objective": result.instance.objective.value,
+        "status": result.status.value,
+        "lower_bound": result.bound.value,
+        "proved_by": result.bound.proved_by,
+        "rows": [
+            {"schedule": r.schedule, **figures_record(r.figures), "fits": r.fits, "reason": r.reason} for r in rows
+        ],
+        "instance": result.instance.model_dump(mode="json", exclude_none=True),
+    }
+
+
+def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[str]:
+    """All that ``zbopt compare`` prints."""
+    width = out.width()
+    yield from asked(problem.instance, problem.notes, width)
+    yield ""
+    head = ("schedule", "makespan", "largest span", "bubble/makespan", "bubble/span", "peak memory", "fits")
+    body = [_cells(r.schedule, r.figures, r.fits) for r in rows if r.figures is not None]
+    reasons = [(r.schedule, r.reason) for r in rows if r.reason is not None]
+    yield from comparison([head, *body], reasons, width)
+    yield ""
+    yield f"{OPTIMUM}: {result.status.value}"
+    yield from lines_of(bound_rows(result), width)
+
+
+def _cells(name: str, known: Figures, fits: bool | None) -> tuple[str, ...]:
+    return (
+        name,
+        str(known.makespan),
+        str(known.max_stage_span),
+        percent(known.bubble_over_makespan),
+        percent(known.bubble_over_stage_span),
+        amount_text(max(known.peak_memory)),
+        "yes" if fits else "no",
+    )

@@ -1,0 +1,218 @@
+"""The flags of the commands: each set a record, so that ``solve`` and ``compare`` take the same ones."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+
+class ObjectiveFlag(StrEnum):
+    """Values of ``--objective``, with the hyphens of a command line."""
+
+    MAKESPAN = "makespan"
+    MAX_STAGE_SPAN = "max-stage-span"
+
+
+class BarrierFlag(StrEnum):
+    """Values of ``--barrier``, with the hyphens of a command line."""
+
+    NONE = "none"
+    GLOBAL = "global"
+    POST_VALIDATION = "post-validation"
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,20}", text.strip()):
+        raise typer.BadParameter(f"{text[:40]!r} is not a whole number; write it as 8")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text[:40]!r} is not a number of seconds; write it as 60 or 0.5") from None
+
+
+def _flag_maker(panel: str) -> Callable[..., Any]:
+    def flag(
+        name: str,
+        help_text: str,
+        default: str | bool = False,
+        metavar: str | None = None,
+        parser: Callable[[str], Any] | None = None,
+    ) -> Any:
+        return typer.Option(
+            name, help=help_text, show_default=default, metavar=metavar, parser=parser, rich_help_panel=panel
+        )
+
+    return flag
+
+
+_problem, _search = _flag_maker("The problem"), _flag_maker("The search")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemFlags:
+    """An instance by its file or by its fields. ``None``: not given."""
+
+    instance: Annotated[
+        Path | None, typer.Argument(metavar="INSTANCE", help="Instance file (.json or .toml), instead of the flags.")
+    ] = None
+    stages: Annotated[
+        int | None, _problem("--stages", "Devices of the pipeline (p). Sets stages.", False, "N", _whole)
+    ] = None
+    micro: Annotated[
+        int | None, _problem("--micro", "Microbatches of the step (m). Sets microbatches.", False, "N", _whole)
+    ] = None
+    forward: Annotated[
+        str | None,
+        _problem(
+            "--forward",
+            "Time of F on a stage: whole ticks (3) or with a unit (18.522ms); one for all, or a comma list by stage "
+            "(3,3,4,4). Sets forward_ticks.",
+            "1",
+            "TIME[,...]",
+        ),
+    ] = None
+    backward: Annotated[
+        str | None,
+        _problem(
+            "--backward",
+            "Time of B, the gradient of the input. 'none,1,1,1': the first stage has no B. Sets backward_ticks.",
+            "1",
+            "TIME[,...]",
+        ),
+    ] = None
+    weight: Annotated[
+        str | None,
+        _problem("--weight", "Time of W, the gradient of the weights. Sets weight_ticks.", "1", "TIME[,...]"),
+    ] = None
+    fused_backward: Annotated[
+        str | None,
+        _problem(
+            "--fused-backward",
+            "Time of BW, B and W in one op. Alone: the backward is never split. Beside --backward and --weight: a "
+            "schedule may fuse. Sets fused_backward_ticks.",
+            metavar="TIME[,...]",
+        ),
+    ] = None
+    comm: Annotated[
+        str | None,
+        _problem("--comm", "Latency of a transfer between two stages (0.601ms). Sets comm_ticks.", "0", "TIME"),
+    ] = None
+    mem_limit: Annotated[
+        str | None,
+        _problem(
+            "--mem-limit",
+            "Most live activations of a stage: 6, 4.5, or by stage 8,6,4,4. Sets memory_cap.",
+            "no limit",
+            "AMOUNT[,...]",
+        ),
+    ] = None
+    weight_share: Annotated[
+        str | None,
+        _problem(
+            "--weight-share",
+            "Share of an activation that is held from the end of B until the end of W, 0 to 1 (0.5, 48/131). "
+            "Sets weight_share.",
+            "1",
+            "SHARE[,...]",
+        ),
+    ] = None
+    objective: Annotated[
+        ObjectiveFlag | None,
+        _problem(
+            "--objective",
+            "What is minimised: last end minus first start over all stages, or the largest one of any stage. "
+            "Sets objective.",
+            "makespan",
+        ),
+    ] = None
+    barrier: Annotated[
+        BarrierFlag | None,
+        _problem(
+            "--barrier",
+            "What the optimizer step O of a stage waits for: it is not modelled, every W of all stages, or the W of "
+            "its own stage. Sets barrier.",
+            "none",
+        ),
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        _problem("--optimizer", "Time of O, with a barrier. Sets optimizer_ticks.", "0", "TIME[,...]"),
+    ] = None
+    tick: Annotated[
+        str | None,
+        _problem(
+            "--tick",
+            "Length of a tick (10us); times are rounded up to it. Sets tick.",
+            "the finest decimal given",
+            "DURATION",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFlags:
+    """What the search may use."""
+
+    time_limit: Annotated[
+        float, _search("--time-limit", "Seconds for the whole search.", "60", "SECONDS", _seconds)
+    ] = 60.0
+    workers: Annotated[int | None, _search("--workers", "Threads of CP-SAT.", "all processors", "N", _whole)] = None
+    seed: Annotated[int, _search("--seed", "Of CP-SAT's random choices.", "0", "N", _whole)] = 0
+    deterministic: Annotated[
+        bool,
+        _search(
+            "--deterministic",
+            "Same value and bound on every machine: one worker, and --time-limit in CP-SAT's deterministic seconds.",
+        ),
+    ] = False
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the page.")]
+OutputFlag = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the schedule to this file, as JSON.")
+]
+
+
+def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """A decorator that gives a command the flags of ``records``; the command gets the records, then its own flags.
+
+    Typer reads flags from a signature; this builds it from the records' fields, which it would not look into.
+    """
+
+    def wrap(command: Callable[..., int]) -> Callable[..., int]:
+        own = list(inspect.signature(command).parameters.values())[len(records) :]
+        hints = get_type_hints(command, include_extras=True)
+        parameters = [_parameter(record, name) for record in records for name in _names(record)]
+        parameters += [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
+
+        def flat(**given: Any) -> int:
+            built = [record(**{name: given.pop(name) for name in _names(record)}) for record in records]
+            return command(*built, **given)
+
+        flat.__name__, flat.__doc__ = command.__name__, command.__doc__
+        flat.__dict__["__signature__"] = inspect.Signature(parameters)
+        flat.__annotations__ = {p.name: p.annotation for p in parameters}
+        return flat
+
+    return wrap
+
+
+def _names(record: type[Any]) -> list[str]:
+    return [field.name for field in fields(record)]
+
+
+def _parameter(record: type[Any], name: str) -> inspect.Parameter:
+    default = next(field.default for field in fields(record) if field.name == name)
+    annotation = get_type_hints(record, include_extras=True)[name]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

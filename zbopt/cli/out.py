@@ -1,0 +1,91 @@
+"""Where the commands print: results to stdout, all else to stderr, whatever those two are connected to."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+_PIPE_WIDTH = 80
+
+
+def open_missing_streams() -> bool:
+    """Give every closed standard stream a file, so that nothing else gets its number; whether stdout was open."""
+    stdout_open = sys.stdout is not None
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    return stdout_open
+
+
+def width() -> int:
+    """Columns to print on: the terminal's; ``COLUMNS`` or 80 where stdout is none."""
+    return _console().width
+
+
+def coloured() -> bool:
+    """Whether stdout shows colours: a terminal, and NO_COLOR is not set."""
+    console = _console()
+    return console.is_terminal and not console.no_color and console.color_system is not None
+
+
+def _console() -> Console:
+    known = os.environ.get("COLUMNS", "")
+    piped = int(known) if known.isdecimal() and int(known) > 0 else _PIPE_WIDTH
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    return console if console.is_terminal else Console(file=sys.stdout, width=piped, highlight=False, color_system=None)
+
+
+def page(lines: Iterable[str | Text]) -> None:
+    """Print lines to stdout. A reader that has gone away wants no more: that is no fault."""
+    console = _console()
+    plain = not coloured()
+    try:
+        for line in lines:
+            if plain:
+                sys.stdout.write(_encodable(str(line)) + "\n")
+            else:
+                console.print(line, crop=False, overflow="ignore", markup=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_stdout()
+
+
+def record(fields: Mapping[str, Any]) -> None:
+    """Print one JSON object to stdout."""
+    page([json.dumps(fields, allow_nan=False)])
+
+
+def abandon_stdout() -> None:
+    """Let what is still in stdout's buffer go nowhere, so that the interpreter's last flush does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def say(text: str) -> None:
+    """One line on stderr; nobody may be reading it."""
+    try:
+        sys.stderr.write(_one_line(text) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _one_line(text: str) -> str:
+    shown = " ".join(text.split())
+    encoding = sys.stderr.encoding or "ascii"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _encodable(text: str) -> str:
+    encoding = sys.stdout.encoding or "ascii"
+    return text.replace("·", ".").encode(encoding, "backslashreplace").decode(encoding) if (
+        encoding.lower().replace("-", "") != "utf8"
+    ) else text  # fmt: skip

@@ -1,0 +1,143 @@
+"""From the flags of a call to the instance it asks about, with a note on whatever was not taken as written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from zbopt.cli.flags import BarrierFlag, ProblemFlags
+from zbopt.costs.times import Times, parse_times
+from zbopt.instance import Instance, first_error, read_instance
+from zbopt.report.words import runs_text
+
+_TIME_FLAGS = {
+    "forward": "forward_ticks",
+    "backward": "backward_ticks",
+    "weight": "weight_ticks",
+    "fused_backward": "fused_backward_ticks",
+    "comm": "comm_ticks",
+    "optimizer": "optimizer_ticks",
+}
+_BESIDE_FILE = ("mem_limit", "objective", "barrier", "optimizer")
+"""Flags that may stand beside an instance file: what is asked of a pipeline, as against what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The instance, and one sentence for each field in which it departs from its file."""
+
+    instance: Instance
+    notes: tuple[str, ...] = ()
+
+
+def problem_of(flags: ProblemFlags) -> Problem:
+    """The problem that ``flags`` ask about.
+
+    Raises:
+        ValueError: One line that names the flag or field, the value, the limit and the way out.
+    """
+    if flags.instance is not None:
+        return _from_file(flags)
+    missing = [flag for flag in ("stages", "micro") if getattr(flags, flag) is None]
+    if missing:
+        raise ValueError(f"--{missing[0]} is missing; give --stages and --micro, or an instance file")
+    times = parse_times(_times(flags), flags.tick)
+    fields: dict[str, Any] = {"stages": flags.stages, "microbatches": flags.micro, "tick": times.tick}
+    fields["rounding_ticks"] = times.rounding_ticks
+    for flag, ticks in times.ticks.items():
+        fields[_TIME_FLAGS[flag]] = _one(flag, ticks) if flag == "comm" else _spread(ticks)
+    if flags.weight_share is not None:
+        fields["weight_share"] = _list(flags.weight_share)
+    fields |= _asked(flags)
+    return Problem(_instance(fields))
+
+
+def _times(flags: ProblemFlags) -> dict[str, str]:
+    """The times as written, with the defaults; a fused backward alone leaves no B and no W."""
+    given = {flag: text for flag in _TIME_FLAGS if (text := getattr(flags, flag)) is not None}
+    given.setdefault("forward", "1")
+    if "fused_backward" not in given:
+        given.setdefault("backward", "1")
+        given.setdefault("weight", "1")
+    return given
+
+
+def _asked(flags: ProblemFlags) -> dict[str, Any]:
+    """The fields of the flags that may stand beside a file, except times."""
+    fields: dict[str, Any] = {}
+    if flags.mem_limit is not None:
+        fields["memory_cap"] = _list(flags.mem_limit)
+    for flag in ("objective", "barrier"):
+        value = getattr(flags, flag)
+        if value is not None:
+            fields[flag] = value.value.replace("-", "_")
+    return fields
+
+
+def _list(text: str) -> object:
+    return _spread(tuple(part.strip() for part in text.split(",")))
+
+
+def _spread(values: tuple[Any, ...]) -> object:
+    """One value stands for all stages."""
+    return values[0] if len(values) == 1 and values[0] is not None else values
+
+
+def _one(flag: str, ticks: tuple[int | None, ...]) -> int:
+    if len(ticks) != 1 or ticks[0] is None:
+        raise ValueError(f"--{flag}: {len(ticks)} times; give one, it holds for every transfer")
+    return ticks[0]
+
+
+def _instance(fields: dict[str, Any]) -> Instance:
+    try:
+        return Instance.model_validate(fields)
+    except ValidationError as error:
+        raise ValueError(first_error(error)) from None
+
+
+def _from_file(flags: ProblemFlags) -> Problem:
+    assert flags.instance is not None
+    given = [flag for flag in ProblemFlags.__dataclass_fields__ if getattr(flags, flag) is not None]
+    clash = [flag for flag in given if flag not in (*_BESIDE_FILE, "instance")]
+    if clash:
+        name = "--" + clash[0].replace("_", "-")
+        raise ValueError(f"{name} beside {flags.instance}: the file says it; change the file, or leave the file out")
+    old = read_instance(flags.instance)
+    changes = _asked(flags)
+    if flags.optimizer is not None:
+        times = _in_ticks_of(old, flags.optimizer)
+        changes["optimizer_ticks"] = _spread(times.ticks["optimizer"])
+        changes["rounding_ticks"] = max(times.rounding_ticks, old.rounding_ticks)
+    if flags.barrier is BarrierFlag.NONE:
+        changes.setdefault("optimizer_ticks", None)
+    if not changes:
+        return Problem(old)
+    new = _instance(old.model_dump(exclude_none=True) | changes)
+    return Problem(new, tuple(_notes(old, new)))
+
+
+def _in_ticks_of(instance: Instance, text: str) -> Times:
+    if instance.tick == "unit":
+        times = parse_times({"optimizer": text})
+        if times.tick == "unit":
+            return times
+        raise ValueError(f"optimizer = {text!r}: the instance's tick is a bare unit; give whole ticks")
+    return parse_times({"optimizer": text}, instance.tick)
+
+
+def _notes(old: Instance, new: Instance) -> list[str]:
+    notes = []
+    for field in ("memory_cap", "objective", "barrier", "optimizer_ticks"):
+        before, after = getattr(old, field), getattr(new, field)
+        if before != after:
+            notes.append(f"{field} is {_shown(after)}; the file says {_shown(before)}")
+    return notes
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return runs_text(value)
+    return "none" if value is None else str(value)

@@ -1,0 +1,103 @@
+"""The Gantt chart in a terminal: a row a stage, a colour a kind, microbatch numbers where they fit.
+
+It reads without colour too: every op shows its letter first, an idle time shows dots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from rich.text import Text
+
+from zbopt.costs.times import decimal_text, unit_of
+from zbopt.instance import Kind
+from zbopt.report.grid import Grid, Run, axis_step, grid_of
+from zbopt.schedule import Schedule
+
+COLOURS = {
+    Kind.F: "#1f4e9c",
+    Kind.B: "#4fd1c5",
+    Kind.W: "#4c9a2a",
+    Kind.BW: "#c6e377",
+    Kind.O: "#6f6f6f",
+}
+"""Dark blue, light teal, green, light lime, grey: they differ in lightness too, for eyes that confuse the hues."""
+DARK = (Kind.F, Kind.O)
+"""Kinds on whose colour white text reads best."""
+STYLES = {kind: f"{'#ffffff' if kind in DARK else '#000000'} on {colour}" for kind, colour in COLOURS.items()}
+
+NAMES = {
+    Kind.F: "forward",
+    Kind.B: "gradient of the input",
+    Kind.W: "gradient of the weights",
+    Kind.BW: "both gradients in one",
+    Kind.O: "optimizer",
+}
+MOST_ROWS = 64
+"""Most stages that are drawn; of more, the first and the last."""
+
+
+def gantt(schedule: Schedule, width: int, *, coloured: bool) -> Iterator[Text]:
+    """The lines of the chart, none wider than ``width``.
+
+    Args:
+        schedule: What to draw.
+        width: Columns of the terminal.
+        coloured: Whether the terminal shows colours; without, ops are set apart by their letters alone.
+    """
+    stages = schedule.instance.stages
+    margin = len(f"stage {stages - 1} ")
+    grid = grid_of(schedule, max(width - margin - 1, 10))
+    for stage, row in enumerate(grid.rows):
+        if stages > MOST_ROWS and stage == MOST_ROWS // 2:
+            yield Text(f"... {stages - MOST_ROWS} more stages ...")
+        if stages > MOST_ROWS and MOST_ROWS // 2 <= stage < stages - MOST_ROWS // 2:
+            continue
+        line = Text(f"stage {stage}".ljust(margin), no_wrap=True)
+        for run in row:
+            line.append(
+                _cell(run, " " if coloured else "-"), style=STYLES[run.event.kind] if coloured and run.event else ""
+            )
+        yield line
+    yield from _axis(grid, margin, schedule.instance.tick, width)
+    yield from _legend(schedule, grid, coloured=coloured)
+
+
+def _cell(run: Run, fill: str) -> str:
+    """The text of one run: letter and number, or as much of it as fits."""
+    if run.event is None:
+        return "·" * run.columns
+    kind, microbatch = run.event.kind.value, run.event.microbatch
+    number = "" if microbatch is None else str(microbatch)
+    if len(kind) + len(number) <= run.columns:
+        return (kind + number).ljust(run.columns, fill)
+    return (kind + fill * run.columns)[: run.columns]
+
+
+def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
+    """Times below the chart, each beginning in the column in which it begins."""
+    unit, per_tick = unit_of(grid.ticks, tick)
+    longest = len(decimal_text(grid.ticks * per_tick))
+    step = axis_step(grid.ticks, grid.columns, min(longest, 6) + 2)
+    line = ""
+    for time in range(0, grid.ticks + 1, step):
+        longer = line.ljust(grid.column_of(time)) + decimal_text((time + grid.origin) * per_tick)
+        if margin + len(longer) <= width:
+            line = longer
+    yield Text(f"{(unit or 'tick').ljust(margin)}{line}", no_wrap=True)
+
+
+def _legend(schedule: Schedule, grid: Grid, *, coloured: bool) -> Iterator[Text]:
+    line = Text()
+    used = {event.kind for event in schedule.events}
+    for kind in (kind for kind in Kind if kind in used):
+        line.append(f" {kind.value} ", style=STYLES[kind] if coloured else "")
+        line.append(f"{NAMES[kind]}  ")
+    line.append(" · idle")
+    yield line
+    if grid.is_coarse:
+        per_column = Fraction(grid.ticks, grid.columns)
+        unit, per_tick = unit_of(int(per_column), schedule.instance.tick)
+        length = f"{float(per_column * per_tick):.3g} {unit or 'ticks'}"
+        yield Text(f" a column is {length} long and shows what runs most of that time")

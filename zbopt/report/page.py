@@ -1,0 +1,150 @@
+"""The pages that the commands print, as lines of plain text. Charts are in ``gantt``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+from zbopt.instance import Instance, Objective
+from zbopt.metrics import Figures, figures
+from zbopt.report.words import amount_text, percent, rounding_text, runs_text, table, ticks_text
+from zbopt.result import Bound, Result
+from zbopt.schedule import Status
+
+_LABEL = 22
+_OBJECTIVES = {Objective.MAKESPAN: "makespan", Objective.MAX_STAGE_SPAN: "largest stage span"}
+
+
+def lines_of(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
+    """Labelled lines, wrapped to ``width`` with their continuation below the text."""
+    lines = []
+    for label, text in rows:
+        parts = wrap(text, max(width - _LABEL, 20), break_on_hyphens=False) or [""]
+        lines += [f"  {label}".ljust(_LABEL) + parts[0], *(" " * _LABEL + part for part in parts[1:])]
+    return lines
+
+
+def asked(instance: Instance, notes: Sequence[str], width: int) -> list[str]:
+    """What was asked: the pipeline, its times, cap, objective and barrier, and what departs from the file."""
+    title = f"asked: {instance.stages} stages, {instance.microbatches} microbatches"
+    if instance.name:
+        title += f" ({instance.name})"
+    return [title, *lines_of([*_asked_rows(instance), *(("but", note) for note in notes)], width)]
+
+
+def _asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
+    if not instance.is_linear:
+        yield "placement", f"virtual stage on stage {runs_text(instance.stage_of, 32)}"
+    yield "times", _times_text(instance)
+    if instance.may_fuse:
+        yield "backward", "split or fused, as the schedule likes" if instance.may_split else "always fused"
+    cap = instance.memory_cap
+    yield (
+        "memory cap",
+        "none"
+        if cap is None
+        else f"{runs_text(cap)} on {'each' if len(set(cap)) == 1 else 'the'} stage"
+        + ("" if len(set(cap)) == 1 else "s in order"),
+    )
+    yield "activation", f"{runs_text(instance.activation)}, of which {_share_text(instance)}"
+    yield "objective", _OBJECTIVES[instance.objective]
+    barrier = instance.barrier.value.replace("_", "-")
+    if instance.optimizer_ticks is not None:
+        barrier += f", optimizer step {runs_text(instance.optimizer_ticks)}"
+    yield "barrier", barrier
+    yield "tick", f"1 {instance.tick}" if instance.tick == "unit" else instance.tick
+    yield "rounding", rounding_text(instance.rounding_ticks, instance.tick)
+
+
+def _share_text(instance: Instance) -> str:
+    shares = set(instance.weight_share)
+    if shares == {1}:
+        return "all is held until the end of W"
+    return f"{runs_text(instance.weight_share)} is held until the end of W, the rest until the end of B"
+
+
+def _times_text(instance: Instance) -> str:
+    parts = [f"F {runs_text(instance.forward_ticks)}"]
+    for name, ticks in (
+        ("B", instance.backward_ticks),
+        ("W", instance.weight_ticks),
+        ("BW", instance.fused_backward_ticks),
+    ):
+        if ticks is not None:
+            parts.append(f"{name} {runs_text(ticks)}")
+    return "; ".join([*parts, f"transfer {instance.comm_ticks}"]) + " (ticks)"
+
+
+def answer(result: Result, width: int) -> list[str]:
+    """What was found and what is proved of it."""
+    title = f"answer: {result.status.value}" + (", interrupted: the best schedule so far" if result.interrupted else "")
+    return [title, *lines_of(_answer_rows(result), width)]
+
+
+def _answer_rows(result: Result) -> Iterable[tuple[str, str]]:
+    instance, schedule = result.instance, result.schedule
+    if result.infeasible is not None:
+        yield "why", str(result.infeasible)
+        return
+    if schedule is None or result.value is None:
+        yield "why", "no schedule was found in time; raise --time-limit, or --mem-limit"
+    else:
+        yield from figures_rows(instance, figures(schedule))
+    yield from bound_rows(result)
+    best = result.best_heuristic
+    if best is not None and result.value is not None:
+        yield (
+            "best heuristic",
+            f"{best.name}: {ticks_text(best.value, instance.tick)}; {_saved(best.value, result.value)}",
+        )
+    if schedule is not None:
+        yield "found by", schedule.provenance.source
+    yield "wall time", f"{result.wall_time_s:.2f} s"
+    if result.fault:
+        yield "fault", f"{result.fault}; the best schedule found before is shown"
+
+
+def bound_rows(result: Result) -> Iterable[tuple[str, str]]:
+    """The bound on the objective, what proved it, and how far the value is from it."""
+    tick, objective = result.instance.tick, _OBJECTIVES[result.instance.objective]
+    yield (
+        "lower bound",
+        f"{ticks_text(result.bound.value, tick)} on the {objective}, proved by {result.bound.proved_by}",
+    )
+    if result.gap is not None:
+        best = "; no schedule is better" if result.status is Status.OPTIMAL else ""
+        yield "gap", percent(result.gap) + best
+
+
+def _saved(heuristic: int, value: int) -> str:
+    return f"this schedule saves {percent((heuristic - value) / heuristic)}" if heuristic > value else "it is this one"
+
+
+def figures_rows(instance: Instance, known: Figures) -> Iterable[tuple[str, str]]:
+    """Makespan, largest span, bubble ratios and peak memory."""
+    yield "makespan", ticks_text(known.makespan, instance.tick)
+    yield "largest stage span", ticks_text(known.max_stage_span, instance.tick)
+    yield (
+        "bubble ratio",
+        (
+            f"{percent(known.bubble_over_makespan)} of the makespan, "
+            f"{percent(known.bubble_over_stage_span)} of the largest stage span"
+        ),
+    )
+    caps = instance.memory_cap
+    peaks = ", ".join(map(amount_text, known.peak_memory))
+    yield "peak memory", f"{peaks} live activations by stage, cap {'none' if caps is None else runs_text(caps)}"
+
+
+def distance_rows(instance: Instance, value: int, best: Bound) -> Iterable[tuple[str, str]]:
+    """How far a valid schedule is from the best bound at hand."""
+    objective = _OBJECTIVES[instance.objective]
+    yield "lower bound", f"{ticks_text(best.value, instance.tick)} on the {objective}, proved by {best.proved_by}"
+    above = value - best.value
+    share = f", {100 * above / best.value:.1f} % above it" if above else "; no schedule is better"
+    yield "distance", ticks_text(above, instance.tick) + share
+
+
+def comparison(rows: Sequence[Sequence[str]], reasons: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """The table of ``compare``, and below it why a schedule is not in it."""
+    return [*table(rows), *lines_of(reasons, width)]

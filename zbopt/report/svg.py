@@ -1,0 +1,105 @@
+"""The Gantt chart as an SVG picture, for notebooks and pages. It needs no script, no font and no other file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from zbopt.costs.times import decimal_text, unit_of
+from zbopt.instance import Kind
+from zbopt.metrics import figures
+from zbopt.report.gantt import COLOURS, DARK, NAMES
+from zbopt.report.grid import Grid, Run, axis_step, grid_of
+from zbopt.report.words import percent, ticks_text
+from zbopt.result import Result
+from zbopt.schedule import Schedule
+
+_WIDTH, _ROW, _GAP, _MARGIN, _LETTER = 960, 22, 3, 64, 7
+_MOST_COLUMNS = 1200
+"""Longer schedules are drawn by column, as in a terminal: a rectangle for each of a million ops helps nobody."""
+
+
+def gantt_svg(schedule: Schedule) -> str:
+    """The chart of ``schedule`` as one ``<svg>`` element, 960 units wide: a row a stage, a colour a kind."""
+    grid = grid_of(schedule, _MOST_COLUMNS, columns_a_tick=_MOST_COLUMNS)
+    height = len(grid.rows) * (_ROW + _GAP) + 52
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="100%" '
+        f'style="max-width:{_WIDTH}px" font-family="sans-serif" font-size="11" role="img">',
+        f"<title>{escape(_title(schedule))}</title>",
+        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
+    ]
+    for stage, row in enumerate(grid.rows):
+        parts += _row(stage, row, grid)
+    parts += _axis(grid, schedule.instance.tick, len(grid.rows) * (_ROW + _GAP))
+    parts += _legend(schedule, height - 12)
+    return "\n".join([*parts, "</svg>"])
+
+
+def result_html(result: Result) -> str:
+    """A result as a notebook shows it: one line of figures and the chart; the reason where there is no schedule."""
+    tick = result.instance.tick
+    if result.schedule is None or result.value is None:
+        reason = result.infeasible or "no schedule was found in time"
+        return f"<p>{escape(f'{result.status.value}: {reason}')}</p>"
+    line = (
+        f"{result.status.value}: {result.instance.objective.value.replace('_', ' ')} "
+        f"{ticks_text(result.value, tick)}, lower bound {result.bound.value} ({result.bound.proved_by}), "
+        f"bubble {percent(figures(result.schedule).bubble_over_makespan)} of the makespan"
+    )
+    return f"<p>{escape(line)}</p>\n{gantt_svg(result.schedule)}"
+
+
+def _title(schedule: Schedule) -> str:
+    instance = schedule.instance
+    return f"{schedule.provenance.source}: {instance.stages} stages, {instance.microbatches} microbatches"
+
+
+def _x(column: int, grid: Grid) -> float:
+    return _MARGIN + column * (_WIDTH - _MARGIN - 20) / grid.columns
+
+
+def _text(x: float, y: float, text: str, *, fill: str = "#222222", anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _row(stage: int, row: tuple[Run, ...], grid: Grid) -> Iterator[str]:
+    top = stage * (_ROW + _GAP) + 4
+    yield _text(4, top + 15, f"stage {stage}")
+    left, right = _x(0, grid), _x(grid.columns, grid)
+    yield f'<rect x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{_ROW}" fill="#eeeeee"/>'
+    for run in row:
+        if run.event is None:
+            continue
+        x, width = _x(run.first, grid), _x(run.end, grid) - _x(run.first, grid)
+        edge = ' stroke="#ffffff" stroke-width="0.6"' if width > 4 else ""
+        kind = run.event.kind
+        yield (
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_ROW}" fill="{COLOURS[kind]}"{edge}>'
+            f"<title>{escape(run.event.id)}: {run.event.start} to {run.event.end}</title></rect>"
+        )
+        number = str(kind.value if run.event.microbatch is None else run.event.microbatch)
+        if width >= _LETTER * len(number) + 2:
+            fill = "#ffffff" if kind in DARK else "#000000"
+            yield _text(x + width / 2, top + 15, number, fill=fill, anchor="middle")
+
+
+def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:
+    unit, per_tick = unit_of(grid.ticks, tick)
+    labels = 14
+    step = axis_step(grid.ticks, labels, 1)
+    yield _text(4, top + 18, unit or "tick")
+    for time in range(0, grid.ticks + 1, step):
+        x = _MARGIN + time * (_WIDTH - _MARGIN - 20) / grid.ticks
+        yield f'<path d="M{x:.1f} {top + 2}v5" stroke="#666666"/>'
+        yield _text(x, top + 18, decimal_text((time + grid.origin) * per_tick), anchor="middle")
+
+
+def _legend(schedule: Schedule, y: int) -> Iterator[str]:
+    used = {event.kind for event in schedule.events}
+    x = float(_MARGIN)
+    for kind in (kind for kind in Kind if kind in used):
+        yield f'<rect x="{x:.1f}" y="{y - 9}" width="11" height="11" fill="{COLOURS[kind]}"/>'
+        text = f"{kind.value}: {NAMES[kind]}"
+        yield _text(x + 15, y, text)
+        x += 30 + _LETTER * len(text)

@@ -1,0 +1,56 @@
+"""Numbers as the pages write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from itertools import groupby
+
+from zbopt.costs.times import decimal_text, time_text
+from zbopt.instance import number
+
+
+def ticks_text(ticks: int, tick: str) -> str:
+    """``27 ticks``, and beside it the time where the tick has a length: ``1529873 ticks (1529.873ms)``."""
+    time = time_text(ticks, tick)
+    return f"{ticks} {'tick' if ticks == 1 else 'ticks'}" + (f" ({time})" if time else "")
+
+
+def amount_text(amount: Fraction) -> str:
+    """An exact amount, as a decimal where it has one, else as a fraction."""
+    return str(number(amount))
+
+
+def percent(ratio: float | None) -> str:
+    """``11.11 %``; ``none`` where the denominator is zero."""
+    return "none" if ratio is None else f"{100 * ratio:.2f} %"
+
+
+def rounding_text(rounding_ticks: Fraction, tick: str) -> str:
+    """What rounding up did to the times."""
+    if not rounding_ticks:
+        return "none: every time is a whole number of ticks"
+    return f"up, by at most {decimal_text(rounding_ticks)} of a tick of {tick}"
+
+
+def runs_text(values: Iterable[object], most: int = 12) -> str:
+    """A list with repeated values counted: ``6, 5 x3``; the middle is left out where it is long; one value alone."""
+    texts = ["none" if value is None else amount_text(value) if isinstance(value, Fraction) else str(value)
+             for value in values]  # fmt: skip
+    runs = [(text, len(list(group))) for text, group in groupby(texts)]
+    if len(runs) == 1:
+        return runs[0][0]
+    parts = [text if count == 1 else f"{text} x{count}" for text, count in runs]
+    if len(parts) > most:
+        parts = [*parts[: most // 2], f"... {len(parts) - most} more ...", *parts[len(parts) - most // 2 :]]
+    return ", ".join(parts)
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Rows as aligned columns: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        (indent + "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths,
+         strict=True)))).rstrip()
+        for row in rows
+    ]  # fmt: skip
