@@ -32,7 +32,7 @@ MAX_TICKS = 10**9
 MAX_STAGES = 4096
 MAX_MICROBATCHES = 1_000_000
 MAX_FORWARDS = 1_000_000
-"""Most forwards (virtual stages times microbatches): the task graph of more does not fit into memory."""
+"""Most forwards (virtual stages times microbatches): more tasks do not fit into memory."""
 MAX_AMOUNT = 10**9
 _AMOUNT = re.compile(r"\s*[+-]?\d{1,20}([./]\d{1,20})?\s*")
 
@@ -324,10 +324,7 @@ _WORDS = {
 
 
 def first_error(error: ValidationError) -> str:
-    """The first fault of a refused file or call, on one line: which field, which value, which limit.
-
-    An unknown field comes before all others: it is mostly the misspelled name of the one that seems to be missing.
-    """
+    """The first fault of a refused file or call, on one line; an unknown field first: it is often a misspelled one."""
     faults = error.errors(include_url=False)
     fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
@@ -336,15 +333,15 @@ def first_error(error: ValidationError) -> str:
     if fault["type"] == "extra_forbidden":
         return f"{where}: {text}{_near(str(fault['loc'][-1]))}"
     given = fault["input"]
-    plain = given is None or isinstance(given, (int, float, str))
-    shown = f" = {'null' if given is None else repr(given)}" if plain and len(repr(given)) <= 60 else ""
+    text_given = "null" if given is None else repr(given) if isinstance(given, (int, float, str)) else ""
+    shown = f" = {text_given}" if 0 < len(text_given) <= 60 else ""
     return " ".join((f"{where}{shown}: {text}" if where else text).split())
 
 
 def _near(name: str) -> str:
     """The field that ``name`` may have been meant for, as the end of a sentence."""
-    known = [field.alias or key for key, field in Instance.model_fields.items()]
-    near = [key for key in known if key.startswith(name)] or get_close_matches(name, known, 1, cutoff=0.5)
+    near = [key for key in Instance.model_fields if key.startswith(name)]
+    near = near or get_close_matches(name, Instance.model_fields, 1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "; leave it out"
 
 

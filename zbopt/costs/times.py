@@ -74,7 +74,7 @@ def _parse_item(field: str, item: str) -> _Written | None:
         shown = item if len(item) <= 40 else item[:37] + "..."
         negative = re.fullmatch(r"-[\d.]+\s*\w*", item)
         limit = "a time is not negative" if negative else "not a time"
-        raise ValueError(f"{field} = {shown or 'an empty text'!r}: {limit}; write it as 3, 18.522ms or 10us,12us")
+        raise ValueError(f"{field} = {shown!r}: {limit}; write it as 3, 18.522ms or 10us,12us")
     whole, decimals, unit = match.group(1), match.group(2) or "", match.group(3).replace("µ", "u")
     if unit and unit not in _NANOSECONDS:
         raise ValueError(f"{field} = {item!r}: unit {unit!r} is unknown; use s, ms, us or ns")

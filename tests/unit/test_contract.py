@@ -1,0 +1,44 @@
+"""How the code must read and who may import whom: ruff, mypy and the import contract, with their own settings."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+HERE = Path(sys.executable).parent
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check", "--no-cache"],
+        ["ruff", "format", "--check", "--no-cache"],
+        ["mypy"],
+        ["lint-imports", "--no-cache"],
+    ],
+    ids=lambda command: "-".join(command[:2]),
+)
+def test_tool_finds_nothing(command: list[str]) -> None:
+    """Each tool ends with 0; what it found is the test's message."""
+    environment = os.environ | {"NO_COLOR": "1", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [str(HERE / command[0]), *command[1:]], cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_modules_stay_short() -> None:
+    """A module has at most 400 lines (CONTRIBUTING)."""
+    lengths = {str(path): len(path.read_text().splitlines()) for path in (REPOSITORY / "zbopt").rglob("*.py")}
+    assert lengths
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
+
+
+def test_import_starts_nothing() -> None:
+    """``import zbopt`` prints nothing and loads neither PyTorch nor the command line."""
+    code = "import sys, zbopt; print([m for m in ('torch', 'typer', 'zbopt.cli') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
