@@ -167,7 +167,7 @@ def _transfers(rows: Rows, stage_of: Sequence[int]) -> Iterator[Refusal]:
 
 
 def _stuck(rows: Rows, stage_of: Sequence[int]) -> list[Refusal]:
-    """Run the rows with sends that do not wait: what can never start waits in a circle, or for an input nobody sends."""
+    """Run the rows with sends that do not wait: what never starts waits in a circle, or for an input nobody sends."""
     done: set[Action] = set()
     queues = [deque(row) for row in rows]
     moved = True

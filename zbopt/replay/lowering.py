@@ -7,6 +7,7 @@ of ranks see their messages in the same order and none waits in a circle.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,6 +25,7 @@ class Message:
 
     producer: Event
     to: int
+    to_stage: int
 
     def actions(self) -> tuple[Action, Action]:
         """The send, of the producer's rank, and the receive, of the other."""
@@ -46,20 +48,32 @@ def lower(schedule: Schedule, *, single_process: bool = False) -> Rows:
         schedule: A valid schedule; its times decide the order.
         single_process: All stages in one row, in order of start, without transfers.
     """
-    compute = [event for row in _merged(schedule) for event in row]
-    messages = [] if single_process else _messages(schedule.instance, compute)
-    timed: list[tuple[int, int, int, int, Action]] = []
-    for event in compute:
-        rank = 0 if single_process else event.stage
-        timed.append((event.start, 1, event.stage, rank, _action(event)))
-    for number, message in enumerate(messages):
-        for action in message.actions():
-            rank = schedule.instance.stage_of[action.virtual_stage]
-            timed.append((message.producer.end, 0, number, rank, action))
-    timed.sort(key=lambda entry: entry[:3])
-    ranks = 1 if single_process else schedule.instance.stages
-    rows = tuple(tuple(action for *_, at, action in timed if at == rank) for rank in range(ranks))
-    return tuple(_framed(row) for row in rows)
+    rows = [list(row) for row in _merged(schedule)]
+    if single_process:
+        rows = [sorted((event for row in rows for event in row), key=lambda e: (e.start, e.stage))]
+        return (_framed(tuple(map(_action, rows[0]))),)
+    messages = _messages(schedule.instance, [event for row in rows for event in row])
+    return tuple(_framed(_woven(row, messages, stage)) for stage, row in enumerate(rows))
+
+
+def _woven(row: list[Event], messages: list[Message], stage: int) -> tuple[Action, ...]:
+    """Compute ops of one stage with its ends of the messages, which keep their order.
+
+    A receive is posted before the op that runs when its message leaves: posting waits for nothing, and a posted
+    receive lets the sender's link go on.
+    """
+    ends = deque(
+        (message.producer.end, action, action.op in (Op.SEND_F, Op.SEND_B))
+        for message in messages
+        for action, at in zip(message.actions(), (message.producer.stage, message.to_stage), strict=True)
+        if at == stage
+    )
+    woven: list[Action] = []
+    for event in row:
+        while ends and (ends[0][0] <= event.start or (not ends[0][2] and ends[0][0] < event.end)):
+            woven.append(ends.popleft()[1])
+        woven.append(_action(event))
+    return (*woven, *(action for _, action, _ in ends))
 
 
 def in_microbatch_order(schedule: Schedule) -> bool:
@@ -133,7 +147,7 @@ def _messages(instance: Instance, compute: list[Event]) -> list[Message]:
         step = {Kind.F: 1, Kind.B: -1, Kind.BW: -1}.get(event.kind, 0)
         to = _virtual(event) + step
         if step and 0 <= to < instance.virtual_stages and instance.stage_of[to] != event.stage:
-            found.append(Message(event, to))
+            found.append(Message(event, to, instance.stage_of[to]))
     return sorted(found, key=lambda message: (message.producer.end, message.producer.stage, message.to))
 
 

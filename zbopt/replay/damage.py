@@ -1,0 +1,77 @@
+"""Damage done on purpose, behind the checks, to show that the proof of numbers finds it. Never part of a real run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from zbopt.formats.torch_csv import Action, Op
+
+KINDS = ("missing-w", "late-w", "no-reduction", "swapped-microbatch", "stale-buffer", "killed", "stopped")
+
+
+class Damage:
+    """One kind of damage in one run.
+
+    ``missing-w`` leaves out a W of the middle virtual stage, ``late-w`` runs it after the optimizer, ``no-reduction``
+    leaves out its REDUCE_GRAD; ``swapped-microbatch`` exchanges microbatches 0 and 1 on the last virtual stage;
+    ``stale-buffer`` gives the middle one the input of the step before; ``killed:STAGE:STEP`` and ``stopped:STAGE:STEP``
+    end or halt that stage's process in the middle of that step.
+    """
+
+    def __init__(self, text: str, stage: int) -> None:
+        self.kind, *numbers = text.split(":")
+        if self.kind not in KINDS:
+            raise ValueError(f"damage {text!r} is unknown; choose from {', '.join(KINDS)}")
+        self._stage = stage
+        self._at = tuple(map(int, numbers)) if numbers else (0, 1)
+        self._owed: list[Action] = []
+        self._inputs: dict[tuple[int, int], Tensor] = {}
+        self._started = False
+
+    def of_actions(self, actions: Sequence[Action], step: int, virtual_stages: int) -> Iterator[Action]:
+        """``actions`` as the damage has them, in ``step``."""
+        middle, last = virtual_stages // 2, virtual_stages - 1
+        owed, self._owed = self._owed, []
+        yield from owed
+        for i, action in enumerate(actions):
+            if self.kind in ("missing-w", "late-w") and self._is_first_weight(action, middle):
+                yield from self._without_weight(action)
+            elif self.kind == "no-reduction" and action == Action(middle, Op.REDUCE_GRAD):
+                continue
+            elif self.kind == "swapped-microbatch" and action.virtual_stage == last and action.microbatch in (0, 1):
+                yield replace(action, microbatch=1 - (action.microbatch or 0))
+            else:
+                self._maybe_end(step, i, len(actions))
+                yield action
+
+    @staticmethod
+    def _is_first_weight(action: Action, virtual_stage: int) -> bool:
+        return (action.virtual_stage, action.microbatch) == (virtual_stage, 0) and action.op in (
+            Op.WEIGHT_GRAD,
+            Op.BACKWARD,
+        )
+
+    def _without_weight(self, action: Action) -> Iterator[Action]:
+        if action.op is Op.BACKWARD:
+            yield replace(action, op=Op.INPUT_GRAD)
+        if self.kind == "late-w":
+            self._owed.append(replace(action, op=Op.WEIGHT_GRAD))
+
+    def _maybe_end(self, step: int, i: int, actions: int) -> None:
+        if self.kind in ("killed", "stopped") and (self._stage, step) == self._at and i == actions // 2:
+            os.kill(os.getpid(), signal.SIGKILL if self.kind == "killed" else signal.SIGSTOP)
+
+    def of_input(
+        self, buffer: Tensor | None, virtual_stage: int, microbatch: int, virtual_stages: int
+    ) -> Tensor | None:
+        """What the forward reads instead of ``buffer``."""
+        if buffer is None or self.kind != "stale-buffer" or virtual_stage != max(1, virtual_stages // 2):
+            return buffer
+        before = self._inputs.get((virtual_stage, microbatch))
+        self._inputs[virtual_stage, microbatch] = buffer.detach().clone()
+        return buffer if before is None else before

@@ -1,0 +1,76 @@
+"""Which process is which: stage and replica of every rank, and the process groups among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from zbopt.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Groups:
+    """This process's place. A group is ``None`` where it would have one member.
+
+    Ranks count stages first: rank = replica * stages + stage. In one process ``stage_of`` is all zeros.
+    """
+
+    stage_of: tuple[int, ...]
+    stage: int
+    replica: int
+    replicas: int
+    pipeline: dist.ProcessGroup | None
+    norms: dist.ProcessGroup | None
+    data: dist.ProcessGroup | None
+    tie: dist.ProcessGroup | None
+    everyone: dist.ProcessGroup | None
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Virtual stages of this process."""
+        return tuple(v for v, stage in enumerate(self.stage_of) if stage == self.stage)
+
+
+def join(schedule: Schedule, replicas: int, *, single_process: bool) -> Groups:
+    """Make the groups of one job; every rank calls this in the same order.
+
+    Raises:
+        ValueError: The number of processes is not stages times replicas.
+    """
+    instance = schedule.instance
+    stages = 1 if single_process else instance.stages
+    world = dist.get_world_size()
+    if world != stages * replicas:
+        raise ValueError(
+            f"{world} processes for {stages} stages and {replicas} replicas; start {stages * replicas} processes"
+        )
+    stage_of = (0,) * instance.virtual_stages if single_process else instance.stage_of
+    replica, stage = divmod(dist.get_rank(), stages)
+    base = [r * stages for r in range(replicas)]
+    pipelines = [range(b, b + stages) for b in base]
+    datas = [[b + s for b in base] for s in range(stages)]
+    ties = [sorted({b + stage_of[0], b + stage_of[-1]}) for b in base]
+    return Groups(
+        stage_of=tuple(stage_of),
+        stage=stage,
+        replica=replica,
+        replicas=replicas,
+        pipeline=_own_group(pipelines, keep_single=True),
+        norms=_own_group(pipelines),
+        data=_own_group(datas),
+        tie=_own_group(ties),
+        everyone=_own_group([range(world)]),
+    )
+
+
+def _own_group(members: Sequence[Sequence[int]], *, keep_single: bool = False) -> dist.ProcessGroup | None:
+    """Create every group, as all ranks must; give back this rank's."""
+    own = None
+    for ranks in members:
+        if len(ranks) > 1 or keep_single:
+            group = dist.new_group(list(ranks))
+            if dist.get_rank() in ranks:
+                own = group
+    return own

@@ -1,0 +1,132 @@
+"""Starts the processes of a run on this machine, watches them, and says which one failed, where and how."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from zbopt.replay.spec import Job, Jobs
+
+_POLL_S = 0.05
+_GRACE_S = 5.0
+"""Beyond the timeout: what a process needs to notice, report and exit."""
+
+
+class ReplayError(RuntimeError):
+    """A run that failed; the message names the process, the op, and how to go on."""
+
+
+def require_torch() -> None:
+    """Raises ``ReplayError`` where torch is not installed."""
+    if find_spec("torch") is None:
+        raise ReplayError("torch is not installed; install zbopt[replay]")
+
+
+def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+    """Run ``jobs`` one after the other in ``processes`` local processes.
+
+    Args:
+        jobs: What to do.
+        processes: Stages times replicas, or 1.
+        timeout_s: Longest wait of a process for another.
+
+    Returns:
+        Each job's result.
+
+    Raises:
+        ReplayError: torch is missing, or a process failed, was killed or hung.
+    """
+    require_torch()
+    with tempfile.TemporaryDirectory(prefix="zbopt-replay-") as name, ExitStack() as stack:
+        folder = Path(name)
+        told = Jobs(
+            jobs=tuple(jobs),
+            timeout_s=timeout_s,
+            rendezvous=str(folder / "rendezvous"),
+            results=str(folder / "results.json"),
+            progress=name,
+        )
+        (folder / "jobs.json").write_text(told.model_dump_json(), encoding="utf-8")
+        team = _Team(folder, processes, stack)
+        stack.callback(team.kill)
+        team.wait(timeout_s)
+        results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        return results
+
+
+class _Team:
+    """The processes of one run."""
+
+    def __init__(self, folder: Path, processes: int, stack: ExitStack) -> None:
+        self.folder = folder
+        self.members = [self._start(rank, processes, stack) for rank in range(processes)]
+
+    def _start(self, rank: int, processes: int, stack: ExitStack) -> subprocess.Popen[bytes]:
+        threads = os.environ.get("OMP_NUM_THREADS", "1")
+        env = os.environ | {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(processes),
+            "OMP_NUM_THREADS": threads,
+        }
+        if sys.platform == "linux":
+            env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        errors = stack.enter_context((self.folder / f"rank{rank}.err").open("wb"))
+        command = [sys.executable, "-m", "zbopt.replay.worker", str(self.folder / "jobs.json")]
+        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until all have ended well. One failure gives the others the timeout to notice; then they are killed."""
+        while any(member.poll() is None for member in self.members):
+            if any(member.poll() for member in self.members):
+                self._after_failure(timeout_s)
+            time.sleep(_POLL_S)
+        if any(member.returncode for member in self.members):
+            self._after_failure(timeout_s)
+
+    def _after_failure(self, timeout_s: float) -> None:
+        failed = [rank for rank, member in enumerate(self.members) if member.poll()]
+        began = time.monotonic()
+        while any(member.poll() is None for member in self.members):
+            if time.monotonic() - began > timeout_s + _GRACE_S:
+                break
+            time.sleep(_POLL_S)
+        took = time.monotonic() - began
+        hung = [rank for rank, member in enumerate(self.members) if member.poll() is None]
+        killed = [rank for rank in failed if (self.members[rank].returncode or 0) < 0]
+        blamed = (killed or hung or failed)[0]
+        ending = f"the others ended {took:.1f} s later" if not hung else f"{len(hung)} hung and were killed"
+        raise ReplayError(f"process {blamed} of {len(self.members)} {self._fate(blamed)}; {ending}")
+
+    def _fate(self, rank: int) -> str:
+        code = self.members[rank].poll()
+        doing = self._doing(rank)
+        if code is None:
+            return f"does not answer{doing}; resume from the last checkpoint with --resume"
+        if code < 0:
+            name = signal.Signals(-code).name
+            return f"was killed by {name}{doing}; resume from the last checkpoint with --resume"
+        lines = (self.folder / f"rank{rank}.err").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"failed{doing}: {lines[-1] if lines else f'exit status {code}'}"
+
+    def _doing(self, rank: int) -> str:
+        path = self.folder / f"rank{rank}"
+        text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        return f" in {text}" if text else " before its first op"
+
+    def kill(self) -> None:
+        """End whoever still runs, a stopped one too."""
+        for member in self.members:
+            if member.poll() is None:
+                member.kill()
+                member.wait()

@@ -1,0 +1,110 @@
+"""Cost of each virtual stage on this device: F, B, W and BW by themselves, and what a microbatch keeps in memory."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zbopt.replay.deferred import WeightQueue, defer_weights
+from zbopt.replay.networks import batch, boundary, build_slice, loss_of
+from zbopt.replay.observe import CpuClock, CudaClock, MemoryMeter
+from zbopt.replay.spec import Job, Network
+from zbopt.replay.update import optimizer_of
+
+_WARM_UP = 2
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Medians over ``job.repeats`` in nanoseconds and bytes, a list by virtual stage each.
+
+    On a GPU times are the device's, and bytes what the allocator handed out for one microbatch.
+    """
+    virtual_stages = job.virtual_stages or 1
+    rows = [_Probe(job, v, virtual_stages).run() for v in range(virtual_stages)]
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+class _Probe:
+    """One virtual stage, alone."""
+
+    def __init__(self, job: Job, virtual_stage: int, virtual_stages: int) -> None:
+        self.job, self.network = job, job.network
+        self.device = torch.device(job.device)
+        self.module = build_slice(job.network, virtual_stage, virtual_stages).to(self.device)
+        self.queue: WeightQueue = defer_weights(self.module)
+        self.meter = MemoryMeter(self.module.parameters(), job.device)
+        self.clock = CudaClock() if job.device == "cuda" else CpuClock()
+        self.takes, self.gives = boundary(job.network, virtual_stage, virtual_stages)
+        self.first, self.last = virtual_stage == 0, virtual_stage == virtual_stages - 1
+        self.optimizer = optimizer_of(self.module.parameters(), job.training)
+
+    def run(self) -> dict[str, int]:
+        """Every figure of this virtual stage."""
+        memory = self._memory()
+        times: dict[str, list[int]] = {"forward": [], "backward": [], "weight": [], "fused_backward": [], "step": []}
+        for _ in range(_WARM_UP + self.job.repeats):
+            self.clock.start(self.clock.now())
+            stamps = [self.clock.stamp()]
+            self._backward(self._forward(), stamps)
+            work = self.queue.take()
+            work()
+            stamps.append(self.clock.stamp())
+            self.optimizer.step()
+            stamps.append(self.clock.stamp())
+            begin, forward, backward, weight, step = (self.clock.read(stamp) for stamp in stamps)
+            times["forward"].append(forward - begin)
+            times["backward"].append(backward - forward)
+            times["weight"].append(weight - backward)
+            times["fused_backward"].append(self._fused())
+            times["step"].append(step - weight)
+        return {f"{name}_ns": max(1, int(median(values[_WARM_UP:]))) for name, values in times.items()} | memory
+
+    def _forward(self) -> Tensor:
+        inputs = _example(self.network, self.takes, self.first).to(self.device)
+        out: Tensor = self.module(inputs.requires_grad_(not self.first))
+        return out
+
+    def _backward(self, out: Tensor, stamps: list[object]) -> None:
+        stamps.append(self.clock.stamp())
+        self._differentiate(out)
+        stamps.append(self.clock.stamp())
+
+    def _differentiate(self, out: Tensor) -> None:
+        if self.last:
+            _, target = batch(self.network, self.network.microbatch_size, 0)
+            loss_of(self.network)(out, target.to(self.device)).backward()
+        else:
+            torch.autograd.backward(out, torch.ones_like(out))
+
+    def _fused(self) -> int:
+        """B and W in one go, as BW runs."""
+        out = self._forward()
+        begin = self.clock.stamp()
+        self._differentiate(out)
+        self.queue.take()()
+        return self.clock.read(self.clock.stamp()) - self.clock.read(begin)
+
+    def _memory(self) -> dict[str, int]:
+        """Bytes that one microbatch keeps after F, and after B until W."""
+        empty = self.meter.bytes()
+        self.queue.hold = self.meter.hold
+        with self.meter.watching():
+            out = self._forward()
+        kept = self.meter.bytes() - empty
+        self._differentiate(out)
+        del out
+        held = self.meter.bytes() - empty
+        self.queue.take()()
+        self.queue.hold = None
+        self.optimizer.zero_grad()
+        return {"activation_bytes": max(kept, 0), "held_bytes": max(0, min(held, kept))}
+
+
+def _example(network: Network, takes: Tensor, first: bool) -> Tensor:
+    """An input with content: zeros would make some ops faster than they are."""
+    if first:
+        return batch(network, network.microbatch_size, 0)[0]
+    return nn.init.normal_(torch.empty_like(takes.detach()))

@@ -1,0 +1,96 @@
+"""What a run is told: the network, the training around the step, and the job that every process reads."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Split = Literal["deferred", "engine"]
+Lowering = Literal["zbopt", "engine"]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Network(_Spec):
+    """A small real network, or ``wait``: ops that compute nothing and last their planned time."""
+
+    kind: Literal["mlp", "gpt", "wait"] = "mlp"
+    layers: int | None = Field(None, ge=1, description="Blocks in all; null: one a virtual stage.")
+    width: int = Field(16, ge=1)
+    heads: int = Field(2, ge=1, description="Attention heads (gpt).")
+    vocabulary: int = Field(32, ge=2, description="Tokens (gpt).")
+    sequence: int = Field(8, ge=1, description="Tokens a sample (gpt).")
+    tied: bool = Field(True, description="The head's weight is the embedding's (gpt).")
+    microbatch_size: int = Field(2, ge=1, description="Samples a microbatch.")
+    dtype: Literal["float64", "float32", "bfloat16"] = "float64"
+    seed: int = 0
+    tick_s: float = Field(0.1, gt=0, description="Seconds that a planned tick lasts (wait).")
+    link: Literal["free", "fifo"] = Field(
+        "free",
+        description="How transfers of `wait` share links: each on its own, or in order through one queue a rank, as on "
+        "a communicator with one stream.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.kind == "gpt" and self.width % self.heads:
+            raise ValueError(f"width {self.width} does not divide by {self.heads} heads; make it a multiple")
+        return self
+
+    @property
+    def is_tied(self) -> bool:
+        """The head shares its weight with the embedding."""
+        return self.kind == "gpt" and self.tied
+
+
+class Training(_Spec):
+    """What happens around the step."""
+
+    steps: int = Field(1, ge=1)
+    accumulation: int = Field(1, ge=1, description="Runs of the schedule for one optimizer step.")
+    data_parallel: int = Field(1, ge=1, description="Replicas of the pipeline.")
+    split: Split = Field("deferred", description="W as deferred products of Linear, or the engine's own graph walk.")
+    lowering: Lowering = Field("zbopt", description="Who places sends and receives.")
+    learning_rate: float = Field(1e-2, gt=0)
+    clip_norm: float | None = Field(None, gt=0, description="Largest global gradient norm; null: no clipping.")
+    clip_at: tuple[int, ...] = Field((), description="Steps that clip at all; empty: every step.")
+    loss_scale: float = Field(1.0, gt=0)
+    growth_interval: int = Field(1000, ge=1, description="Good steps after which the loss scale doubles.")
+    overflow_at: tuple[int, ...] = Field((), description="Steps whose loss is made infinite.")
+
+    def max_norm(self, step: int) -> float | None:
+        """Largest global norm in ``step``; ``None``: no clipping there."""
+        return self.clip_norm if not self.clip_at or step in self.clip_at else None
+
+
+class Job(_Spec):
+    """One task for every process of a run."""
+
+    task: Literal["replay", "prove", "profile"]
+    schedule: str | None = Field(None, description="Path of the schedule file.")
+    network: Network = Network()
+    training: Training = Training()
+    device: Literal["cpu", "cuda"] = "cpu"
+    single_process: bool = False
+    checksums: bool = False
+    memory: bool = True
+    repeats: int = Field(5, ge=1, description="Measurements of each op (profile).")
+    virtual_stages: int | None = Field(None, ge=1, description="Slices of the network (profile).")
+    resume_at: int | None = Field(None, ge=1, description="Step before which everything is stopped and resumed.")
+    checkpoint_dir: str | None = None
+    checkpoint_every: int | None = Field(None, ge=1, description="Steps between checkpoints.")
+    resume: bool = Field(False, description="Start from the last checkpoint of checkpoint_dir.")
+    damage: str | None = Field(None, description="Damage done on purpose, to show that it is found.")
+
+
+class Jobs(_Spec):
+    """What a launched process reads: the jobs to run one after the other, and where the first rank answers."""
+
+    jobs: tuple[Job, ...]
+    timeout_s: float = Field(60.0, gt=0, description="Longest wait for another process.")
+    rendezvous: str | None = Field(None, description="File of the local rendezvous; null: from the environment.")
+    results: str = Field(description="Where rank 0 writes the results, as JSON.")
+    progress: str | None = Field(None, description="Folder in which each rank notes the op that it runs.")

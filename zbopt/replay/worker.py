@@ -1,0 +1,257 @@
+"""What every process of a run does: meet the others, run the jobs, and let rank 0 answer for all."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zbopt.replay import checkpoint
+from zbopt.replay.baseline import Baseline, Step
+from zbopt.replay.compare import Comparison, merge
+from zbopt.replay.damage import Damage
+from zbopt.replay.groups import Groups, join
+from zbopt.replay.lowering import in_microbatch_order
+from zbopt.replay.measure import measure
+from zbopt.replay.observe import CpuClock, CudaClock, MemoryMeter, Progress, Recorder
+from zbopt.replay.spec import Job, Jobs
+from zbopt.replay.training import Pipeline
+from zbopt.schedule import Schedule, read_schedule
+
+Result = dict[str, Any]
+
+
+class Worker:
+    """One process; keeps what jobs share: the place to note progress, and baselines already computed."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress
+        self._baselines: dict[str, list[Step]] = {}
+
+    def run(self, job: Job) -> Result | None:
+        """Do one job; the result on rank 0, ``None`` elsewhere.
+
+        Raises:
+            ValueError: The schedule, the network and the processes do not go together.
+        """
+        if job.task == "profile":
+            return measure(job)
+        if job.schedule is None:
+            raise ValueError(f"task {job.task} needs a schedule; give its path")
+        schedule = read_schedule(job.schedule)
+        groups = join(schedule, job.training.data_parallel, single_process=job.single_process)
+        return self._prove(job, schedule, groups) if job.task == "prove" else self._replay(job, schedule, groups)
+
+    def _recorder(self, job: Job) -> Recorder:
+        cuda = job.device == "cuda"
+        recorder = Recorder(CudaClock() if cuda else CpuClock(), None, self.progress)
+        recorder.checksums = job.checksums
+        return recorder
+
+    def _pipeline(self, job: Job, schedule: Schedule, groups: Groups, recorder: Recorder, **hooks: Any) -> Pipeline:
+        damage = Damage(job.damage, groups.stage) if job.damage else None
+        pipeline = Pipeline(
+            schedule, job.network, job.training, groups, recorder, device=device_of(job), damage=damage, **hooks
+        )
+        if job.memory and job.network.kind != "wait":
+            recorder.meter = MemoryMeter((p for _, p in pipeline.named_parameters()), job.device)
+            for part in pipeline.parts.values():
+                if part.queue is not None:
+                    part.queue.hold = recorder.meter.hold
+        return pipeline
+
+    def _prove(self, job: Job, schedule: Schedule, groups: Groups) -> Result | None:
+        job = job.model_copy(update={"memory": False})
+        comparison = Comparison(self._baseline(job, schedule), in_order=in_microbatch_order(schedule))
+        recorder = self._recorder(job)
+        hooks = {"after_gradients": comparison.after_gradients, "after_update": comparison.after_update}
+        pipeline = comparison.pipeline = self._pipeline(job, schedule, groups, recorder, **hooks)
+        while pipeline.step_number < job.training.steps:
+            if pipeline.step_number == job.resume_at:
+                path = _shared(str(checkpoint.save(pipeline, Path(job.checkpoint_dir or "."))))
+                other = job.network.model_copy(update={"seed": job.network.seed + 1})
+                fresh = job.model_copy(update={"network": other})
+                pipeline = comparison.pipeline = self._pipeline(fresh, schedule, groups, recorder, **hooks)
+                checkpoint.load(pipeline, Path(path))
+                pipeline.network = job.network
+            recorder.begin_step(f"step {pipeline.step_number}")
+            pipeline.run_step()
+        pipeline.finish()
+        summary = comparison.summary()
+        summary["rollbacks"] = pipeline.post.rollbacks if pipeline.post else None
+        parts = gather(summary)
+        if parts is None:
+            return None
+        expected = comparison.in_order and not job.network.is_tied
+        rollbacks = [part["rollbacks"] for part in parts]
+        return merge(parts) | {"bit_equality_expected": expected, "rollbacks": rollbacks}
+
+    def _baseline(self, job: Job, schedule: Schedule) -> list[Step]:
+        shape = (schedule.instance.virtual_stages, schedule.instance.microbatches)
+        training = job.training.model_copy(update={"split": "deferred", "lowering": "zbopt"})
+        key = f"{shape} {job.network.model_dump_json()} {training.model_dump_json()} {job.device}"
+        if key not in self._baselines:
+            self._baselines[key] = Baseline(job.network, job.training, schedule.instance, device_of(job)).run()
+        return self._baselines[key]
+
+    def _replay(self, job: Job, schedule: Schedule, groups: Groups) -> Result | None:
+        recorder = self._recorder(job)
+        decisions: list[tuple[int, str, float]] = []
+        pipeline = self._pipeline(
+            job,
+            schedule,
+            groups,
+            recorder,
+            after_update=lambda step, decision: decisions.append((step, decision.act, decision.norm)),
+        )
+        folder = Path(job.checkpoint_dir) if job.checkpoint_dir else None
+        if job.resume and folder is not None and (path := checkpoint.latest(folder)) is not None:
+            checkpoint.load(pipeline, path)
+        first = pipeline.step_number
+        steps = []
+        while pipeline.step_number < job.training.steps:
+            number = pipeline.step_number
+            recorder.begin_step(f"step {number}")
+            _align(recorder)
+            pipeline.run_step()
+            steps.append({"step": number, "losses": pipeline.losses, "events": _events(recorder, groups)})
+            if folder is not None and job.checkpoint_every and (number + 1) % job.checkpoint_every == 0:
+                checkpoint.save(pipeline, folder)
+        pipeline.finish()
+        weights = _weights_checksum(pipeline)
+        parts = gather({"replica": groups.replica, "steps": steps, "weights": weights, "decisions": decisions})
+        if parts is None:
+            return None
+        own = [part for part in parts if part["replica"] == 0]
+        return {
+            "first_step": first,
+            "decisions": own[0]["decisions"],
+            "weights": {k: v for part in own for k, v in part["weights"].items()},
+            "losses": [next((p["steps"][i]["losses"] for p in own if p["steps"][i]["losses"]), []) for i in range(len(steps))],
+            "steps": [
+                {"step": s["step"], "events": [e for part in own for e in part["steps"][i]["events"]]}
+                for i, s in enumerate(steps)
+            ],
+        }
+
+
+def device_of(job: Job) -> torch.device:
+    """This process's device.
+
+    Raises:
+        ValueError: There is no CUDA device.
+    """
+    if job.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError("device cuda: no CUDA device is here; use --device cpu")
+    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def gather(part: Any) -> list[Any] | None:
+    """Every process's ``part`` on rank 0, in order; ``None`` elsewhere."""
+    if dist.get_world_size() == 1:
+        return [part]
+    parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(part, parts)
+    return parts
+
+
+def _shared(text: str) -> str:
+    """Rank 0's ``text`` on every rank."""
+    box = [text]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _align(recorder: Recorder) -> None:
+    """One origin of time for all ranks: rank 0's clock on one machine, each one's own after a barrier on several."""
+    dist.barrier()
+    here = (socket.gethostname(), recorder.clock.now())
+    if dist.get_world_size() == 1:
+        recorder.clock.start(here[1])
+        return
+    everyone: list[tuple[str, int]] = [here] * dist.get_world_size()
+    dist.all_gather_object(everyone, here)
+    same = len({host for host, _ in everyone}) == 1
+    recorder.clock.start(everyone[0][1] if same else recorder.clock.now())
+
+
+def _events(recorder: Recorder, groups: Groups) -> list[Result]:
+    """The step's records; of an op that ran twice (a rolled back prefix) the last."""
+    read = recorder.clock.read
+    last = {(r.virtual_stage, r.kind, r.microbatch): r for r in recorder.records}
+    return [
+        {
+            "kind": r.kind.value,
+            "stage": groups.stage,
+            "virtual_stage": r.virtual_stage,
+            "microbatch": r.microbatch,
+            "asked": read(r.asked),
+            "start": read(r.start),
+            "end": read(r.end),
+            "memory_bytes": r.memory_bytes,
+            "checksum": r.checksum,
+        }
+        for r in last.values()
+    ]
+
+
+def _weights_checksum(pipeline: Pipeline) -> dict[str, str]:
+    from zbopt.replay.observe import checksum
+
+    return {name: checksum(parameter) for name, parameter in pipeline.named_parameters()}
+
+
+def start(jobs: Jobs) -> None:
+    """Meet the other processes: at the rendezvous file, or where the environment says (torchrun)."""
+    cuda = any(job.device == "cuda" for job in jobs.jobs) and int(os.environ["WORLD_SIZE"]) > 1
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        init_method=f"file://{jobs.rendezvous}" if jobs.rendezvous else "env://",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=jobs.timeout_s),
+    )
+
+
+def run_all(jobs: Jobs) -> list[Result] | None:
+    """Run the jobs in this process, one of a group; the results on rank 0."""
+    rank = int(os.environ["RANK"])
+    start(jobs)
+    try:
+        worker = Worker(Progress(Path(jobs.progress) / f"rank{rank}") if jobs.progress else None)
+        results = [worker.run(job) for job in jobs.jobs]
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    return [result for result in results if result is not None] if rank == 0 else None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the jobs file named in ``arguments``; a failure is one line on stderr and status 1."""
+    jobs = Jobs.model_validate_json(Path(arguments[0]).read_text(encoding="utf-8"))
+    try:
+        results = run_all(jobs)
+    except Exception as error:  # the launcher reads the line; a traceback would hide it
+        sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+        sys.stderr.flush()
+        os._exit(1)  # gloo's threads may wait for a dead peer for ever
+    if results is not None:
+        Path(jobs.results).write_text(json.dumps(results), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
