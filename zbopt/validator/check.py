@@ -1,13 +1,8 @@
-"""What a schedule gets wrong, told by rules written down here a second time, from DESIGN section 2 alone.
-
-Imports the two data types and nothing else, so that no helper shared with a solver can be wrong for both.
-"""
+"""The rules, one method each; see the package."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm
@@ -15,55 +10,8 @@ from operator import attrgetter
 
 from zbopt.instance import Barrier, Instance, Kind
 from zbopt.schedule import Event, Schedule
-
-
-class Code(StrEnum):
-    """Stable names of what a schedule can get wrong."""
-
-    DUPLICATE_TASK = "duplicate_task"
-    MISSING_TASK = "missing_task"
-    UNKNOWN_TASK = "unknown_task"
-    INVALID_STAGE = "invalid_stage"
-    INVALID_INTERVAL = "invalid_interval"
-    WRONG_DURATION = "wrong_duration"
-    MISSING_DEPENDENCY = "missing_dependency"
-    DEPENDENCY_VIOLATION = "dependency_violation"
-    STAGE_OVERLAP = "stage_overlap"
-    MEMORY_EXCEEDED = "memory_exceeded"
-    OPTIMIZER_BEFORE_GRADIENT = "optimizer_before_gradient"
-    UNFINISHED_ACTIVATION = "unfinished_activation"
-    CYCLE = "cycle"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """One broken rule; ``message`` names the event, the value and the limit."""
-
-    code: Code
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.code.value}: {self.message}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Every violation of a schedule, and its figures as the validator counts them.
-
-    Times in ticks, memory in the instance's unit, tuples by stage. Events on stages that do not exist count for
-    nothing. An activation is unfinished where its F runs and its backward does not, or not wholly.
-    """
-
-    violations: tuple[Violation, ...]
-    makespan: int
-    busy_ticks: tuple[int, ...]
-    unfinished_activations: int
-    peak_memory: tuple[Fraction, ...]
-
-    @property
-    def valid(self) -> bool:
-        """Nothing is violated."""
-        return not self.violations
+from zbopt.validator.circle import circle_of
+from zbopt.validator.verdict import Code, Verdict, Violation
 
 
 def validate(instance: Instance, schedule: Schedule) -> Verdict:
@@ -384,7 +332,7 @@ class _Check:
         if not any(v.code in (Code.DEPENDENCY_VIOLATION, Code.OPTIMIZER_BEFORE_GRADIENT) for v in self.violations):
             return
         names, waits = self._waits()
-        circle = _circle(waits)
+        circle = circle_of(waits)
         if circle:
             shown = [names[node] for node in circle if node in names]
             chain = ", which waits for ".join([*shown[:6], *(["..."] if len(shown) > 6 else []), shown[0]])
@@ -402,36 +350,13 @@ class _Check:
             for before, after in pairwise([event for event in row if id(event) in names]):
                 if before is not after and before.end <= after.start:
                     waits[id(after)].append(id(before))
-        for stage, event in enumerate(self.steps):
-            if event is not None:
+        for stage, step in enumerate(self.steps):
+            if step is not None:
                 node = -1 if self.instance.barrier is Barrier.GLOBAL else -1 - stage
-                waits[id(event)].append(node)
+                waits[id(step)].append(node)
                 if node not in waits:
                     waits[node] = [id(gradient) for _, gradient in self._gradients(stage) if gradient is not None]
         return names, waits
-
-
-def _circle(waits: dict[int, list[int]]) -> list[int]:
-    """Nodes of one circle, each waiting for the next; empty if there is none."""
-    open_waits = {node: len(awaited) for node, awaited in waits.items()}
-    waiting: dict[int, list[int]] = {node: [] for node in waits}
-    for node, awaited in waits.items():
-        for other in awaited:
-            waiting[other].append(node)
-    free = [node for node, count in open_waits.items() if count == 0]
-    while free:
-        for node in waiting[free.pop()]:
-            open_waits[node] -= 1
-            if open_waits[node] == 0:
-                free.append(node)
-    stuck = {node for node, count in open_waits.items() if count}
-    path: dict[int, int] = {}
-    for node in stuck:
-        while node not in path:
-            path[node] = len(path)
-            node = next(other for other in waits[node] if other in stuck)
-        return list(path)[path[node] :]
-    return []
 
 
 def _makespan(rows: Sequence[Sequence[Event]]) -> int:

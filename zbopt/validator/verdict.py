@@ -1,0 +1,56 @@
+"""What the validator says: codes, violations, and the figures that it counts itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+
+class Code(StrEnum):
+    """Stable names of what a schedule can get wrong."""
+
+    DUPLICATE_TASK = "duplicate_task"
+    MISSING_TASK = "missing_task"
+    UNKNOWN_TASK = "unknown_task"
+    INVALID_STAGE = "invalid_stage"
+    INVALID_INTERVAL = "invalid_interval"
+    WRONG_DURATION = "wrong_duration"
+    MISSING_DEPENDENCY = "missing_dependency"
+    DEPENDENCY_VIOLATION = "dependency_violation"
+    STAGE_OVERLAP = "stage_overlap"
+    MEMORY_EXCEEDED = "memory_exceeded"
+    OPTIMIZER_BEFORE_GRADIENT = "optimizer_before_gradient"
+    UNFINISHED_ACTIVATION = "unfinished_activation"
+    CYCLE = "cycle"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule; ``message`` names the event, the value and the limit."""
+
+    code: Code
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.code.value}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Every violation of a schedule, and its figures as the validator counts them.
+
+    Times in ticks, memory in the instance's unit, tuples by stage. Events on stages that do not exist count for
+    nothing. An activation is unfinished where its F runs and its backward does not, or not wholly.
+    """
+
+    violations: tuple[Violation, ...]
+    makespan: int
+    busy_ticks: tuple[int, ...]
+    unfinished_activations: int
+    peak_memory: tuple[Fraction, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Nothing is violated."""
+        return not self.violations
