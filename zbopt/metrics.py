@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
+from math import lcm
 
 from zbopt.instance import Instance, Kind, Objective
 from zbopt.schedule import Event, Schedule
@@ -50,19 +52,22 @@ class Figures:
 def figures(schedule: Schedule) -> Figures:
     """The figures of ``schedule``."""
     rows = schedule.by_stage()
-    events = [event for row in rows for event in row]
+    ledger = _Ledger(schedule.instance)
+    starts = [[e.start for e in row] for row in rows]
+    ends = [[e.end for e in row] for row in rows]
     return Figures(
-        makespan=_span(events),
-        stage_spans=tuple(map(_span, rows)),
-        busy_ticks=tuple(sum(e.end - e.start for e in row) for row in rows),
+        makespan=_span([t for row in starts for t in row], [t for row in ends for t in row]),
+        stage_spans=tuple(map(_span, starts, ends)),
+        busy_ticks=tuple(sum(row_ends) - sum(row_starts) for row_starts, row_ends in zip(starts, ends, strict=True)),
         peak_memory=tuple(
-            max((live for _, live in memory_curve(schedule.instance, row)), default=Fraction(0)) for row in rows
+            Fraction(max(accumulate(change for _, change in ledger.changes(row)), default=0), ledger.scale)
+            for row in rows
         ),
     )
 
 
-def _span(events: Sequence[Event]) -> int:
-    return max(e.end for e in events) - min(e.start for e in events) if events else 0
+def _span(starts: Sequence[int], ends: Sequence[int]) -> int:
+    return max(ends) - min(starts) if starts else 0
 
 
 def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[int, Fraction]]:
@@ -72,22 +77,38 @@ def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[
         instance: The instance, for the activations' sizes.
         events: The events of one stage.
     """
-    changes: list[tuple[int, Fraction]] = []
-    split = {(e.virtual_stage, e.microbatch) for e in events if e.kind is Kind.B}
-    for e in events:
-        v = e.virtual_stage
-        if v is None or not 0 <= v < instance.virtual_stages:
-            continue
-        whole, held = instance.activation[v], instance.activation[v] * instance.weight_share[v]
-        if e.kind is Kind.F:
-            changes.append((e.start, whole))
-        elif e.kind is Kind.BW:
-            changes.append((e.end, -whole))
-        elif e.kind is Kind.B:
-            changes.append((e.end, held - whole))
-        elif e.kind is Kind.W:
-            changes.append((e.end, -held if (v, e.microbatch) in split else -whole))
-    live = Fraction(0)
-    for time, change in sorted(changes):
+    ledger = _Ledger(instance)
+    live = 0
+    for time, change in ledger.changes(events):
         live += change
-        yield time, live
+        yield time, Fraction(live, ledger.scale)
+
+
+class _Ledger:
+    """What each event takes and gives back, in integer units of which ``scale`` make one of the instance."""
+
+    def __init__(self, instance: Instance) -> None:
+        held = [a * share for a, share in zip(instance.activation, instance.weight_share, strict=True)]
+        self.scale = lcm(*(amount.denominator for amount in (*instance.activation, *held)))
+        self.whole = [int(amount * self.scale) for amount in instance.activation]
+        self.held = [int(amount * self.scale) for amount in held]
+
+    def changes(self, events: Sequence[Event]) -> list[tuple[int, int]]:
+        """(time, units) in order of time, what goes before what comes."""
+        found: list[tuple[int, int]] = []
+        split = {(e.virtual_stage, e.microbatch) for e in events if e.kind is Kind.B}
+        for e in events:
+            v = e.virtual_stage
+            if v is None or not 0 <= v < len(self.whole):
+                continue
+            whole, held = self.whole[v], self.held[v]
+            if e.kind is Kind.F:
+                found.append((e.start, whole))
+            elif e.kind is Kind.BW:
+                found.append((e.end, -whole))
+            elif e.kind is Kind.B:
+                found.append((e.end, held - whole))
+            elif e.kind is Kind.W:
+                found.append((e.end, -held if (v, e.microbatch) in split else -whole))
+        found.sort()
+        return found

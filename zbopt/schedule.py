@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -86,7 +87,7 @@ class Schedule(BaseModel):
         for event in self.events:
             if 0 <= event.stage < len(rows):
                 rows[event.stage].append(event)
-        return tuple(tuple(sorted(row, key=lambda e: (e.start, e.end))) for row in rows)
+        return tuple(tuple(sorted(row, key=attrgetter("start", "end"))) for row in rows)
 
 
 def versions() -> dict[str, str]:
