@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from math import lcm
 from operator import attrgetter
 
 from zbopt.instance import Barrier, Instance, Kind
 from zbopt.schedule import Event, Schedule
-from zbopt.validator.circle import circle_of
 from zbopt.validator.verdict import Code, Verdict, Violation
 
 
@@ -332,11 +332,12 @@ class _Check:
         if not any(v.code in (Code.DEPENDENCY_VIOLATION, Code.OPTIMIZER_BEFORE_GRADIENT) for v in self.violations):
             return
         names, waits = self._waits()
-        circle = circle_of(waits)
-        if circle:
-            shown = [names[node] for node in circle if node in names]
-            chain = ", which waits for ".join([*shown[:6], *(["..."] if len(shown) > 6 else []), shown[0]])
-            self._report(Code.CYCLE, f"{len(shown)} ops wait for each other in a circle: {chain}")
+        try:
+            TopologicalSorter(waits).prepare()
+        except CycleError as error:
+            circle = [names[node] for node in reversed(error.args[1][1:]) if node in names]
+            chain = ", which waits for ".join([*circle[:6], *(["..."] if len(circle) > 6 else []), circle[0]])
+            self._report(Code.CYCLE, f"{len(circle)} ops wait for each other in a circle: {chain}")
 
     def _waits(self) -> tuple[dict[int, str], dict[int, list[int]]]:
         """Names of the tasks, and what each waits for, by the event's address; negative numbers join gradients."""

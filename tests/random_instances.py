@@ -1,0 +1,164 @@
+"""Random small instances, and random schedules of them that are valid by construction. All from the seed given."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+from zbopt.graph import TaskGraph, expand
+from zbopt.instance import Instance, placement_of
+from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.timing import schedule_of
+
+PROVENANCE = Provenance(source="random")
+SHARES = (Fraction(1), Fraction(1, 2), Fraction(1, 3), Fraction(0))
+
+
+def random_instance(
+    random: Random, *, most_stages: int = 4, most_microbatches: int = 4, virtual: bool = True, barriers: bool = True
+) -> Instance:
+    """Any kind of instance: uneven times, communication, caps, shares, split or fused or free, no first B, O.
+
+    A cap, where there is one, is never below what one microbatch needs, so that a schedule exists.
+
+    Args:
+        random: Source of all choices.
+        most_stages: Largest number of stages.
+        most_microbatches: Largest number of microbatches.
+        virtual: Also interleaved and V placement, with two virtual stages a stage.
+        barriers: Also instances with an optimizer step.
+    """
+    stages, microbatches = random.randint(1, most_stages), random.randint(1, most_microbatches)
+    placement = random.choice(("linear", "linear", "interleaved", "v") if virtual else ("linear",))
+    stage_of = placement_of(placement, stages, 1 if placement == "linear" else 2)
+    count = len(stage_of)
+    fields: dict[str, object] = {
+        "stages": stages,
+        "microbatches": microbatches,
+        "stage_of": stage_of,
+        "forward_ticks": [random.randint(1, 4) for _ in stage_of],
+        "comm_ticks": random.randint(0, 2),
+        "weight_share": [random.choice(SHARES) for _ in stage_of],
+        "activation": [random.choice((Fraction(1), Fraction(1), Fraction(1, 2), Fraction(3, 4))) for _ in stage_of],
+        "objective": random.choice(("makespan", "max_stage_span")),
+    }
+    fields |= _backward(random, count)
+    if barriers and random.random() < 0.4:
+        fields["barrier"] = random.choice(("global", "post_validation"))
+        fields["optimizer_ticks"] = [random.randint(0, 2) for _ in range(stages)]
+    if random.random() < 0.6:
+        fields["memory_cap"] = _caps(random, Instance.model_validate(fields))
+    return Instance.model_validate(fields)
+
+
+def _backward(random: Random, count: int) -> dict[str, object]:
+    """Times of B, W and BW: split, fused, or free; where split, the first virtual stage may have no B."""
+    way = random.choice(("split", "split", "fused", "free"))
+    if way == "fused":
+        return {"fused_backward_ticks": [random.randint(1, 4) for _ in range(count)]}
+    no_first_b = random.random() < 0.2
+    backward = [None if no_first_b and v == 0 else random.randint(1, 4) for v in range(count)]
+    fields: dict[str, object] = {
+        "backward_ticks": backward,
+        "weight_ticks": [random.randint(1, 4) for _ in range(count)],
+    }
+    if way == "free":
+        fields["fused_backward_ticks"] = [None if b is None else random.randint(1, 7) for b in backward]
+    return fields
+
+
+def _caps(random: Random, instance: Instance) -> list[Fraction]:
+    """Between what one microbatch needs on a stage and what all need."""
+    least = [
+        sum((instance.activation[v] for v in instance.virtual_stages_of(s)), Fraction(0))
+        for s in range(instance.stages)
+    ]
+    return [need * random.choice((1, Fraction(3, 2), 2, instance.microbatches)) for need in least]
+
+
+def random_schedule(random: Random, instance: Instance) -> Schedule:
+    """A valid schedule: tasks in a random order that the dependencies allow, each with a random delay.
+
+    Where the memory cap stands in the way of a random order, the microbatches go one after another.
+    """
+    graph = expand(instance)
+    tasks = _chosen(random, graph)
+    starts = _place(random, graph, tasks, one_by_one=False) or _place(random, graph, tasks, one_by_one=True)
+    assert starts is not None, "one microbatch at a time fits any cap of random_instance"
+    schedule = schedule_of(graph, starts, PROVENANCE)
+    events = list(schedule.events)
+    random.shuffle(events)
+    return schedule.model_copy(update={"events": tuple(events)})
+
+
+def _chosen(random: Random, graph: TaskGraph) -> set[int]:
+    """The tasks that run, each backward that may be either split or fused at random."""
+    taken = [random.randint(0, 1) for _ in range(graph.choices)]
+    return {i for i, task in enumerate(graph.tasks) if task.choice is None or taken[task.choice] == task.option}
+
+
+def _place(random: Random, graph: TaskGraph, tasks: set[int], one_by_one: bool) -> dict[int, int] | None:
+    """Starts of ``tasks``; ``None`` if the order ran into a memory deadlock."""
+    return _Placing(random, graph, tasks, one_by_one).starts()
+
+
+class _Placing:
+    """List scheduling: a random one of the tasks whose inputs are placed and whose memory fits, last on its stage."""
+
+    def __init__(self, random: Random, graph: TaskGraph, tasks: set[int], one_by_one: bool) -> None:
+        self.random, self.graph, self.tasks, self.one_by_one = random, graph, tasks, one_by_one
+        self.free_at = [0] * graph.instance.stages
+        self.ends: dict[int, int] = {}
+        self.placed: dict[int, int] = {}
+        self.waits: dict[int, list[tuple[int, int]]] = {task: [] for task in tasks}
+        for edge in graph.precedences:
+            if edge.before in tasks and edge.after in tasks:
+                self.waits[edge.after].append((edge.before, edge.lag_ticks))
+        for join in graph.joins:
+            for after in join.after:
+                self.waits[after] += [(before, 0) for before in join.before if before in tasks]
+
+    def starts(self) -> dict[int, int] | None:
+        while len(self.placed) < len(self.tasks):
+            ready = [task for task in sorted(self.tasks - self.placed.keys()) if self._may_go(task)]
+            if not ready:
+                return None
+            self._put(self.random.choice(ready))
+        return self.placed
+
+    def _may_go(self, task: int) -> bool:
+        if any(before not in self.placed for before, _ in self.waits[task]):
+            return False
+        return self._turn(task) and self._fits(task)
+
+    def _turn(self, task: int) -> bool:
+        """One by one: every task of the microbatches before is placed."""
+        mine = self.graph.tasks[task].microbatch
+        if not self.one_by_one or mine is None:
+            return True
+        others = ((other, self.graph.tasks[other].microbatch) for other in self.tasks)
+        return all(other in self.placed for other, microbatch in others if microbatch is not None and microbatch < mine)
+
+    def _fits(self, task: int) -> bool:
+        if self.graph.caps is None:
+            return True
+        stage = self.graph.tasks[task].stage
+        takes = sum(r.amount for r in self.graph.residences if r.first == task and r.last in self.tasks)
+        live = sum(
+            r.amount
+            for r in self.graph.residences
+            if r.stage == stage and r.first in self.placed and r.last in self.tasks and r.last not in self.placed
+        )
+        return not takes or live + takes <= self.graph.caps[stage]
+
+    def _put(self, task: int) -> None:
+        stage = self.graph.tasks[task].stage
+        delay = self.random.choice((0, 0, 0, 1, 2))
+        arrives = max((self.ends[before] + lag for before, lag in self.waits[task]), default=0)
+        self.placed[task] = max(self.free_at[stage], arrives) + delay
+        self.ends[task] = self.free_at[stage] = self.placed[task] + self.graph.tasks[task].duration_ticks
+
+
+def with_events(schedule: Schedule, events: list[Event]) -> Schedule:
+    """``schedule`` with other events."""
+    return schedule.model_copy(update={"events": tuple(events)})
