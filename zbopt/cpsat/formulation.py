@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Self
 
 from ortools.sat.python import cp_model
 
 from zbopt.bounds.relax import Relaxed
-from zbopt.graph import FUSED, SPLIT, Residence
+from zbopt.graph import FUSED, SPLIT, Residence, TaskGraph
 from zbopt.instance import Kind, Objective
 
 Literal = cp_model.LiteralT
@@ -24,6 +25,55 @@ class Rules:
     """Rules that remove solutions but keep an optimal one; each can be switched off, to check the model against it."""
 
     microbatch_order: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stairs:
+    """[D5] The cap of a stage of one virtual stage, as releases that each forward has to wait for.
+
+    With ops in microbatch order, x activations whole and y in all are live at the start of a forward, x <= y. There is
+    room for the new one exactly if ``x * by_input + y * by_weight`` is at most ``room``: a staircase in (x, y).
+    ``inputs`` (B) is empty where nothing is released before ``weights`` (W, or BW).
+    """
+
+    forwards: tuple[int, ...]
+    inputs: tuple[int, ...]
+    weights: tuple[int, ...]
+    by_input: int
+    by_weight: int
+    room: int
+
+    @classmethod
+    def of(cls, graph: TaskGraph, residences: Sequence[Residence], cap: int) -> Self | None:
+        """The stairs of one stage; ``None`` where several virtual stages or a choice share its memory."""
+        groups: dict[Kind, list[Residence]] = defaultdict(list)
+        for residence in sorted(residences, key=lambda r: graph.tasks[r.first].microbatch or 0):
+            groups[graph.tasks[residence.last].kind].append(residence)
+        shared = len({graph.tasks[r.first].virtual_stage for r in residences}) > 1
+        if shared or any(graph.tasks[r.last].choice is not None for r in residences):
+            return None
+        *earlier, last = (groups[kind] for kind in (Kind.B, Kind.W, Kind.BW) if kind in groups)
+        by_input = earlier[0][0].amount if earlier else 0
+        return cls(
+            tuple(r.first for r in last),
+            tuple(r.last for rows in earlier for r in rows),
+            tuple(r.last for r in last),
+            by_input,
+            last[0].amount,
+            cap - by_input - last[0].amount,
+        )
+
+    def releases(self, n: int) -> Iterator[tuple[int, ...]]:
+        """For the n-th forward: tuples of ops of which at least one has to end before it starts."""
+        for whole in range(n + 1 if self.inputs else 1):
+            most = (self.room - whole * self.by_input) // self.by_weight
+            inputs = self.inputs[n - whole : n - whole + 1] if whole else ()
+            if most < whole:
+                # Not even these alone fit: fewer must be whole.
+                yield inputs
+                return
+            if most < n:
+                yield (*inputs, self.weights[n - most - 1])
 
 
 class Formulation:
@@ -98,7 +148,7 @@ class Formulation:
                 self.model.add_no_overlap(self.interval[i] for i in row)
 
     def _memory_stays_within_cap(self) -> None:
-        """[C4] Live memory of each stage stays within its cap; [D5] whole slots held until W are a precedence."""
+        """[C4] Live memory of each stage stays within its cap: as orders of ops where [D5] applies."""
         if self.graph.caps is None:
             return
         by_stage: dict[int, list[Residence]] = defaultdict(list)
@@ -108,21 +158,31 @@ class Formulation:
             cap = self.graph.caps[stage]
             if sum(r.amount for r in residences) <= cap:
                 continue
-            slots = self._slots(residences, cap)
-            if slots is None:
+            stairs = Stairs.of(self.graph, residences, cap) if self.rules.microbatch_order else None
+            if stairs is None:
                 self._cumulative(residences, cap)
             else:
-                for before, after in zip(slots, slots[cap // residences[0].amount :], strict=False):
-                    self.model.add(self.start[after.first] >= self._end(before.last))
+                self._release_before_forward(stairs)
 
-    def _slots(self, residences: list[Residence], cap: int) -> list[Residence] | None:
-        """Residences in microbatch order where they are alike, one a microbatch and always present; else ``None``."""
-        microbatches = [self.graph.tasks[r.first].microbatch or 0 for r in residences]
-        alike = len({(r.amount, self.graph.tasks[r.last].kind) for r in residences}) == 1
-        single = len(set(microbatches)) == len(residences) and not self._presence(*(r.last for r in residences))
-        if not (self.rules.microbatch_order and alike and single):
-            return None
-        return [r for _, r in sorted(zip(microbatches, residences, strict=True), key=lambda pair: pair[0])]
+    def _release_before_forward(self, stairs: Stairs) -> None:
+        """[D5] Each forward follows the releases that make room for it; some are one or the other."""
+        before: dict[tuple[int, int], cp_model.IntVar] = {}
+        for n, forward in enumerate(stairs.forwards):
+            for options in stairs.releases(n):
+                if len(options) == 1:
+                    self.model.add(self.start[forward] >= self._end(options[0]))
+                    continue
+                for op in options:
+                    if (op, forward) not in before:
+                        before[op, forward] = self._ends_before(op, forward)
+                self.model.add_bool_or(before[op, forward] for op in options)
+
+    def _ends_before(self, first: int, second: int) -> cp_model.IntVar:
+        """A literal for the order of two ops of one stage."""
+        literal = self.model.new_bool_var(f"{first}<{second}")
+        self.model.add(self.start[second] >= self._end(first)).only_enforce_if(literal)
+        self.model.add(self.start[first] >= self._end(second)).only_enforce_if(literal.negated())
+        return literal
 
     def _cumulative(self, residences: list[Residence], cap: int) -> None:
         intervals = []

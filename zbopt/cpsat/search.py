@@ -1,13 +1,13 @@
 """Search with CP-SAT for a better schedule and a better bound, until they meet or the budget ends.
 
-Three moves take turns, each with a slice of time that doubles: solve a relaxation to a few stages (raises the bound),
-ask for a schedule exactly at the bound (closes the gap at once), ask for one in between (halves it).
+Two moves take turns, each with a slice of time that doubles: solve relaxations to a few stages, which raise the bound,
+and ask whether there is a schedule within so many ticks, at the bound first and then between bound and value.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,6 +22,10 @@ from zbopt.result import Bound
 from zbopt.timing import earliest_starts, least_span_starts
 
 log = logging.getLogger(__name__)
+
+
+_MOST_OPEN = 5
+"""Questions that may stay open in one round before the next, with a longer slice, begins."""
 
 
 class Answer(Enum):
@@ -89,7 +93,6 @@ class Search:
     found: Callable[[int, Mapping[int, int]], None]
     proved: Callable[[Bound], None]
     doing: Callable[[str], None]
-    aim: float = 0.5
     unsolved: list[tuple[int, ...]] = field(default_factory=list)
 
     def run(self) -> None:
@@ -99,8 +102,7 @@ class Search:
         slice_s = 1.0
         while not self.over():
             self.relax(slice_s)
-            self.hit(slice_s)
-            self.halve(slice_s)
+            self.narrow(slice_s)
             slice_s *= 2
 
     def over(self) -> bool:
@@ -121,21 +123,31 @@ class Search:
                 return
             self.unsolved.pop(0)
 
-    def hit(self, slice_s: float) -> None:
-        """Ask for a schedule exactly at the bound, and raise the bound where there is none."""
-        while not self.over():
-            self.doing(f"schedule at the bound {self.bound.value}")
-            if self.decide(self.bound.value, slice_s) is not Answer.REFUTED:
-                return
+    def narrow(self, slice_s: float) -> None:
+        """Ask for schedules between bound and value, first at the bound itself; questions left open part the range.
 
-    def halve(self, slice_s: float) -> None:
-        """Ask for a schedule between bound and value; aim nearer to the value after each failure."""
-        if self.over() or self.value - self.bound.value < 2:
-            return
-        horizon = self.bound.value + round((self.value - self.bound.value - 1) * self.aim)
-        self.doing(f"schedule within {horizon}")
-        answer = self.decide(horizon, slice_s)
-        self.aim = (1 + self.aim) / 2 if answer is Answer.OPEN else max(self.aim / 2, 0.25)
+        The easy questions lie at both ends: far below the optimum a refutation is quick, far above it a schedule.
+        """
+        still_open: list[int] = []
+        horizon: int | None = self.bound.value
+        while horizon is not None and not self.over():
+            self.doing(f"schedule within {horizon}")
+            if self.decide(horizon, slice_s) is Answer.OPEN:
+                still_open.append(horizon)
+            horizon = self.aim(still_open)
+
+    def aim(self, still_open: Sequence[int]) -> int | None:
+        """The next horizon to ask for; ``None`` where the open questions leave no room worth asking."""
+        low, high = self.bound.value, self.value - 1
+        if len(still_open) >= _MOST_OPEN or high < low:
+            return None
+        inside = [horizon for horizon in still_open if low <= horizon <= high]
+        if not inside:
+            return (low + high) // 2
+        below, above = min(inside) - low, high - max(inside)
+        if max(below, above) * 16 < high - low or not (below or above):
+            return None
+        return low + below // 2 if below > above else high - above // 2
 
     def decide(self, horizon: int, slice_s: float) -> Answer:
         """Ask whether there is a schedule within ``horizon`` ticks."""
