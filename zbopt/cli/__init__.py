@@ -63,7 +63,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run one call; its exit code. Whatever goes wrong becomes one line on stderr."""
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="zbopt", standalone_mode=False)
-        return int(code or 0)
+        if code != INTERRUPTED:  # which is what typer makes of a KeyboardInterrupt
+            return int(code or 0)
+        raise KeyboardInterrupt
     except (KeyboardInterrupt, typer.Abort):
         out.say("zbopt: interrupted before there was a result")
         return INTERRUPTED

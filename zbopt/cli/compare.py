@@ -81,7 +81,7 @@ def row(name: str, make: Callable[[], Schedule], instance: Instance) -> Row:
     try:
         known = figures(make())
     except (CannotFitError, NotApplicableError) as reason:
-        return Row(name, None, None, str(reason))
+        return Row(name, None, None, str(reason).removeprefix(f"{name}: "))
     caps = instance.memory_cap
     return Row(name, known, caps is None or all(p <= c for p, c in zip(known.peak_memory, caps, strict=True)))
 
@@ -113,7 +113,7 @@ def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[
     width = out.width()
     yield from asked(problem.instance, problem.notes, width)
     yield ""
-    head = ("schedule", "makespan", "largest span", "bubble/makespan", "bubble/span", "peak memory", "fits")
+    head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits")
     body = [_cells(r.schedule, r.figures, r.fits) for r in rows if r.figures is not None]
     reasons = [(r.schedule, r.reason) for r in rows if r.reason is not None]
     yield from comparison([head, *body], reasons, width)

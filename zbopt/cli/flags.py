@@ -28,8 +28,9 @@ class BarrierFlag(StrEnum):
     POST_VALIDATION = "post-validation"
 
 
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,20}", text.strip()):
+def _whole(given: str | int) -> int:
+    text = str(given).strip()  # a default comes as the number that it is
+    if not re.fullmatch(r"[+-]?\d{1,20}", text):
         raise typer.BadParameter(f"{text[:40]!r} is not a whole number; write it as 8")
     return int(text)
 

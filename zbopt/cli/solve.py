@@ -21,6 +21,7 @@ from zbopt.result import Result
 from zbopt.schedule import write_schedule
 
 INFEASIBLE = 1
+NOT_WRITTEN = 2
 
 
 @takes(ProblemFlags, SearchFlags)
@@ -35,20 +36,31 @@ def solve_command(problem: ProblemFlags, search: SearchFlags, output: OutputFlag
     if output is not None:
         require_writable(output)
     result = search_for(asked_for.instance, search)
-    if output is not None and result.schedule is not None:
-        write_schedule(result.schedule, output)
+    written = None if output is None else _write(result, output)
     if result.interrupted:
-        out.say(
-            "zbopt: interrupted: best schedule so far" if result.schedule else "zbopt: interrupted: no schedule yet"
-        )
+        out.say(f"zbopt: interrupted: {'no schedule yet' if result.schedule is None else 'best schedule so far'}")
     if json:
         out.record(solve_record(result))
     else:
-        out.page(solve_page(asked_for, result, output))
-    if result.infeasible is None:
-        return 0
-    out.say(f"zbopt: infeasible: {result.infeasible}" + (f"; {output} was not written" if output else ""))
-    return INFEASIBLE
+        out.page(solve_page(asked_for, result, output if written else None))
+    if result.infeasible is not None:
+        out.say(f"zbopt: infeasible: {result.infeasible}" + (f"; {output} was not written" if output else ""))
+        return INFEASIBLE
+    return NOT_WRITTEN if written is False else 0
+
+
+def _write(result: Result, output: Path) -> bool:
+    """Write the schedule, if there is one; whether it is there. A fault must not lose the page, so it is only said."""
+    if result.schedule is None:
+        if result.infeasible is None:
+            out.say(f"zbopt: no schedule was found, so {output} was not written")
+        return False
+    try:
+        write_schedule(result.schedule, output)
+    except OSError as error:
+        out.say(f"zbopt: -o {output}: {(error.strerror or str(error)).lower()}; the schedule is only printed")
+        return False
+    return True
 
 
 def search_for(instance: Instance, search: SearchFlags) -> Result:

@@ -90,7 +90,7 @@ def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
 
 def _legend(schedule: Schedule, grid: Grid, *, coloured: bool) -> Iterator[Text]:
     line = Text()
-    used = {event.kind for event in schedule.events}
+    used = {event.kind for event in schedule.events if event.end > event.start}
     for kind in (kind for kind in Kind if kind in used):
         line.append(f" {kind.value} ", style=STYLES[kind] if coloured else "")
         line.append(f"{NAMES[kind]}  ")

@@ -72,7 +72,8 @@ def _times_text(instance: Instance) -> str:
     ):
         if ticks is not None:
             parts.append(f"{name} {runs_text(ticks)}")
-    return "; ".join([*parts, f"transfer {instance.comm_ticks}"]) + " (ticks)"
+    unit = "ticks" if instance.tick == "unit" else f"ticks of {instance.tick}"
+    return "; ".join([*parts, f"transfer {instance.comm_ticks}"]) + f" ({unit})"
 
 
 def answer(result: Result, width: int) -> list[str]:

@@ -96,7 +96,7 @@ def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:
 
 
 def _legend(schedule: Schedule, y: int) -> Iterator[str]:
-    used = {event.kind for event in schedule.events}
+    used = {event.kind for event in schedule.events if event.end > event.start}
     x = float(_MARGIN)
     for kind in (kind for kind in Kind if kind in used):
         yield f'<rect x="{x:.1f}" y="{y - 9}" width="11" height="11" fill="{COLOURS[kind]}"/>'

@@ -1,0 +1,261 @@
+"""Whatever is wrong with a call or a file: exit code 2 (1: infeasible), and one line on stderr that says so.
+
+Each line names the object, the value, the limit and the way out. Nothing is printed on stdout but for an infeasible
+instance, which is an answer.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zbopt.cli import run
+
+SIZE = ["--stages", "4", "--micro", "8"]
+TIME_FORM = "write it as 3, 18.522ms or 10us,12us"
+INSTANCE = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
+    """The one line of an error, without the program's name."""
+    assert run(arguments) == code
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    assert len(lines) == 1
+    assert "Traceback" not in printed.out + printed.err
+    if code == 2:
+        assert printed.out == ""
+    return lines[0].removeprefix("zbopt: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--stages is missing; give --stages and --micro, or an instance file"),
+        (["--stages", "4"], "--micro is missing; give --stages and --micro, or an instance file"),
+        (["--stages", "0", "--micro", "8"], "stages = 0: must be at least 1"),
+        (["--stages", "-3", "--micro", "8"], "stages = -3: must be at least 1"),
+        (["--stages", "5000", "--micro", "8"], "stages = 5000: must be at most 4096"),
+        (["--stages", "4", "--micro", "0"], "microbatches = 0: must be at least 1"),
+        (["--stages", "4", "--micro", "99999999999"], "microbatches = 99999999999: must be at most 1000000"),
+        (
+            ["--stages", "4096", "--micro", "1000000"],
+            "4096 virtual stages with 1000000 microbatches make 4096000000 forwards, of at most 1000000; lower "
+            "microbatches to 244",
+        ),
+        (
+            ["--stages", "x", "--micro", "8"],
+            "Invalid value for '--stages': 'x' is not a whole number; write it as 8; see zbopt solve --help",
+        ),
+        (
+            ["--stages", "4", "--micro", "1.5"],
+            "Invalid value for '--micro': '1.5' is not a whole number; write it as 8; see zbopt solve --help",
+        ),
+        ([*SIZE, "--forward", "0"], "forward_ticks[0] = 0: must be at least 1"),
+        ([*SIZE, "--weight", "1,0,1,1"], "weight_ticks[1] = 0: must be at least 1"),
+        ([*SIZE, "--forward", "-1"], f"forward = '-1': a time is not negative; {TIME_FORM}"),
+        ([*SIZE, "--backward", "nan"], f"backward = 'nan': not a time; {TIME_FORM}"),
+        ([*SIZE, "--comm", "inf"], f"comm = 'inf': not a time; {TIME_FORM}"),
+        ([*SIZE, "--forward", "9" * 12], "forward_ticks[0] = 999999999999: must be at most 1000000000"),
+        ([*SIZE, "--forward", "9" * 5000], f"forward = '{'9' * 37}...': not a time; {TIME_FORM}"),
+        ([*SIZE, "--forward", "1,2"], "forward_ticks has 2 values for 4 virtual stages; give 1 or 4"),
+        ([*SIZE, "--comm", "1,2"], "--comm: 2 times; give one, it holds for every transfer"),
+        (
+            [*SIZE, "--forward", "18.522ms"],
+            "forward has a unit of time and backward has none; give all times a unit (ms, us), or none",
+        ),
+        ([*SIZE, "--tick", "5"], "tick = '5': must be 'unit' or a duration such as 1us"),
+        (
+            [*SIZE, "--backward", "1,none,1,1"],
+            "backward_ticks[1] is null; only the first virtual stage may have no B, and then no BW",
+        ),
+        (
+            [*SIZE, "--fused-backward", "2", "--backward", "1"],
+            "backward_ticks and weight_ticks go together; give both, or fused_backward_ticks alone",
+        ),
+        ([*SIZE, "--mem-limit", "1,2"], "memory_cap has 2 values for 4 stages; give 1 or 4"),
+        ([*SIZE, "--mem-limit", "-1"], "memory_cap[0] = '-1': must be at least 0"),
+        ([*SIZE, "--mem-limit", "nan"], "memory_cap[0] = 'nan': not a number; write 2, 1.5 or '3/2'"),
+        ([*SIZE, "--mem-limit", "1/0"], "memory_cap[0] = '1/0': not a finite number; write 2, 1.5 or '3/2'"),
+        ([*SIZE, "--mem-limit", "1e99"], "memory_cap[0] = '1e99': not a number; write 2, 1.5 or '3/2'"),
+        ([*SIZE, "--mem-limit", "9" * 12], "memory_cap[0] = '999999999999': must be at most 1000000000"),
+        ([*SIZE, "--weight-share", "1.5"], "weight_share[0] = '1.5': must be at most 1"),
+        (
+            [*SIZE, "--objective", "period"],
+            "Invalid value for '--objective': 'period' is not one of 'makespan', 'max-stage-span'; see zbopt solve "
+            "--help",
+        ),
+        (
+            [*SIZE, "--barrier", "local"],
+            "Invalid value for '--barrier': 'local' is not one of 'none', 'global', 'post-validation'; see zbopt solve "
+            "--help",
+        ),
+        (
+            [*SIZE, "--optimizer", "3"],
+            "optimizer_ticks is given but barrier is none; set barrier to global or post_validation, or leave "
+            "optimizer_ticks out",
+        ),
+        ([*SIZE, "--time-limit", "nan"], "time_limit_s = nan: give more than 0 and less than 10 million seconds"),
+        ([*SIZE, "--time-limit", "0"], "time_limit_s = 0: give more than 0 and less than 10 million seconds"),
+        ([*SIZE, "--workers", "0"], "workers = 0: give 1 to 1024, or none for all processors"),
+        ([*SIZE, "--seed", "-1"], "seed = -1: give 0 to 2147483647"),
+        ([*SIZE, "--zzz"], "No such option: --zzz; see zbopt solve --help"),
+        ([*SIZE, "-o", "/no/such/folder/x.json"], "-o /no/such/folder/x.json: there is no directory /no/such/folder; "
+         "make it, or give another path"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_wrong_flags(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every line is quoted in full: an error text that no test reads goes wrong unseen."""
+    assert refused(["solve", *arguments], capsys) == message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stages": 0}, "stages = 0: must be at least 1"),
+        ({"stages": "4"}, "stages = '4': must be a whole number"),
+        ({"stages": None}, "stages = null: must be a whole number"),
+        ({"microbatches": 1.5}, "microbatches = 1.5: must be a whole number"),
+        ({"microbatches": True}, "microbatches = True: must be a whole number"),
+        ({"forward_ticks": 0}, "forward_ticks[0] = 0: must be at least 1"),
+        ({"forward_ticks": [1, -2]}, "forward_ticks[1] = -2: must be at least 1"),
+        ({"forward_ticks": float("nan")}, "forward_ticks[0] = nan: must be a whole number"),
+        ({"forward_ticks": float("inf")}, "forward_ticks[0] = inf: must be a whole number"),
+        ({"forward_ticks": 10**12}, "forward_ticks[0] = 1000000000000: must be at most 1000000000"),
+        ({"forward_ticks": {}}, "forward_ticks: must be a list, or one value for all"),
+        ({"forward_ticks": [1, 2, 3]}, "forward_ticks has 3 values for 2 virtual stages; give 1 or 2"),
+        ({"comm_ticks": -1}, "comm_ticks = -1: must be at least 0"),
+        ({"memory_cap": float("nan")}, "memory_cap[0] = nan: not a finite number; write 2, 1.5 or '3/2'"),
+        ({"memory_cap": 1e300}, "memory_cap[0] = 1e+300: must be at most 1000000000"),
+        ({"memory_cap": [1, 2, 3]}, "memory_cap has 3 values for 2 stages; give 1 or 2"),
+        ({"stage_of": [0, 5]}, "stage_of[1] = 5 is no stage; stages are 0 to 1"),
+        ({"stage_of": [0, 0]}, "stage 1 holds no virtual stage; give each stage at least one in stage_of"),
+        ({"micro": 3}, "micro: this version knows no such field; did you mean microbatches?"),
+        ({"forward": 3}, "forward: this version knows no such field; did you mean forward_ticks?"),
+        ({"recompute": "choose"}, "recompute: this version knows no such field; leave it out"),
+        ({"objective": "period"}, "objective = 'period': must be 'makespan' or 'max_stage_span'; this version knows no "
+         "other"),
+        ({"schema": "zbopt.instance/9"}, "schema = 'zbopt.instance/9': must be 'zbopt.instance/1'"),
+        ({"tick": "1h"}, "tick = '1h': must be 'unit' or a duration such as 1us"),
+        ({"name": 5}, "name = 5: must be a text"),
+    ],
+    ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_wrong_fields(
+    change: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file with one wrong field: the line names the file, the field, the value and the limit."""
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(INSTANCE | change))
+    assert refused(["solve", str(path)], capsys) == f"{path}: {message}"
+
+
+def test_missing_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A field that has no default has to be there."""
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps({"stages": 2, "forward_ticks": 1}))
+    assert refused(["solve", str(path)], capsys) == f"{path}: microbatches: is missing; give it"
+
+
+@pytest.mark.parametrize("command", ["solve", "compare", "validate", "show"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty; give a JSON or TOML file"),
+        (b"\x7fELF\xff\x00", "not a text file (byte 4); give JSON or TOML in UTF-8"),
+        (b'{"stages": 2,', "not valid JSON: Expecting property name enclosed in double quotes: line 1 column 14 "
+         "(char 13)"),
+        (b"[" * 100_000, "nested too deeply to be read; give a plain JSON or TOML file"),
+        (b"9" * 5000, "not valid JSON: Exceeds the limit (4300 digits) for integer string conversion: value has 5000 "
+         "digits; use sys.set_int_max_str_digits() to increase the limit"),
+    ],
+    ids=["empty", "binary", "broken", "deep", "huge"],
+)  # fmt: skip
+def test_wrong_files(
+    command: str, content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that holds no document at all."""
+    path = tmp_path / "file.json"
+    path.write_bytes(content)
+    assert refused([command, str(path)], capsys) == f"{path}: {message}"
+
+
+def test_list_instead_of_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON, but not an object."""
+    path = tmp_path / "list.json"
+    path.write_text("[1]")
+    assert refused(["solve", str(path)], capsys) == (
+        f"{path}: holds a list, not an instance; give an object with its fields"
+    )
+    assert refused(["validate", str(path)], capsys) == (
+        f"{path}: holds a list, not a schedule; give an object with events"
+    )
+
+
+@pytest.mark.parametrize("command", ["solve", "compare", "validate", "show"])
+def test_no_file(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path without a file, and a directory."""
+    missing = tmp_path / "missing.json"
+    way_out = "give the path of a JSON or TOML file"
+    assert refused([command, str(missing)], capsys) == f"{missing}: no such file or directory; {way_out}"
+    assert refused([command, str(tmp_path)], capsys) == f"{tmp_path}: is a directory; {way_out}"
+
+
+def test_instance_where_a_schedule_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The two kinds of files are told apart."""
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(INSTANCE))
+    assert refused(["show", str(path)], capsys) == (
+        f"{path}: is an instance, not a schedule; make one with zbopt solve {path} -o FILE"
+    )
+
+
+def test_flags_beside_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A flag never changes a file's pipeline without a word: it is refused."""
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(INSTANCE))
+    assert refused(["solve", str(path), "--stages", "4"], capsys) == (
+        f"--stages beside {path}: the file says it; change the file, or leave the file out"
+    )
+
+
+def test_output_is_refused_before_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An output that could not be written would lose the search."""
+    assert refused(["solve", *SIZE, "-o", str(tmp_path)], capsys) == (
+        f"-o {tmp_path}: is a directory; give the path of a file in it"
+    )
+
+
+@pytest.mark.parametrize("command", ["solve", "compare"])
+def test_cap_below_one_activation_is_infeasible(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stage 2 may hold half an activation, and one microbatch needs a whole one: exit code 1."""
+    assert refused([command, *SIZE, "--mem-limit", "1,1,0.5,1"], capsys, 1) == (
+        "infeasible: stage 2: memory cap 1/2 is below the 1 that one microbatch needs; raise it to 1"
+    )
+
+
+def test_infeasible_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The object names stage, cap and need."""
+    assert run(["solve", *SIZE, "--mem-limit", "0.5", "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["status"] == "infeasible"
+    assert record["infeasible"] == {"stage": 0, "cap": 0.5, "needed": 1}
+    assert record["value"] is None
+
+
+def test_wrong_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong verb, a wrong flag, a missing argument."""
+    assert refused(["--bogus"], capsys) == "No such option: --bogus; see zbopt --help"
+    assert refused(["slove"], capsys).startswith("No such command 'slove'")
+    assert refused(["validate"], capsys) == "Missing argument 'FILE'; see zbopt validate --help"
+
+
+def test_the_real_program_ends_the_same_way() -> None:
+    """The same through a process: exit code 2, one line, no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "zbopt", "solve", "--stages", "0", "--micro", "8"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "zbopt: stages = 0: must be at least 1\n")

@@ -1,0 +1,202 @@
+"""What the commands print and the codes that they end with."""
+
+import json
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from zbopt.cli import run
+from zbopt.cli.check import best_known
+from zbopt.instance import read_instance
+from zbopt.schedule import read_schedule, write_schedule
+
+INSTANCE = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1, "memory_cap": 2}
+
+
+def page(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    """What a call prints on stdout."""
+    assert run(arguments) == code
+    return capsys.readouterr().out
+
+
+def record(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, object]:
+    """The object that a call with ``--json`` prints."""
+    fields = json.loads(page([*arguments, "--json"], capsys, code))
+    assert isinstance(fields, dict)
+    return fields
+
+
+def file_of(path: Path, **changes: object) -> str:
+    """An instance file, two stages and two microbatches."""
+    path.write_text(json.dumps(INSTANCE | changes))
+    return str(path)
+
+
+def test_the_command_that_everything_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    """p=4, m=8, F=B=W=1, cap 6: m(F + B + W) + p - 1 = 27, and no schedule is shorter: stage 3 starts at 3."""
+    shown = page(["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6"], capsys)
+    for line in ("times +F 1; B 1; W 1; transfer 0", "memory cap +6 on each", "objective +makespan", "barrier +none",
+                 "answer: optimal", "makespan +27 ticks", "lower bound +27 ticks on the makespan, proved by bound:",
+                 "largest stage span", "bubble ratio +11.11 % of the makespan", "peak memory +[0-9, ]+ live",
+                 "best heuristic", "stage 3 ······F0B0"):  # fmt: skip
+        assert re.search(line, shown), line
+    assert "\x1b" not in shown
+
+
+def test_solve_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every promised key, with 27 as above; 3 of 27 ticks of each stage are idle at the least: 1/9."""
+    fields = record(["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6"], capsys)
+    assert fields["status"] == "optimal"
+    assert (fields["objective"], fields["value"], fields["lower_bound"], fields["gap"]) == ("makespan", 27, 27, 0)
+    assert str(fields["proved_by"]).startswith("bound:")
+    assert (fields["makespan"], fields["tick"], fields["value_time"]) == (27, "unit", None)
+    assert fields["bubble_ratio"] == {
+        "makespan": pytest.approx(1 / 9),
+        "stage_span": pytest.approx(1 - 24 / fields["max_stage_span"]),  # type: ignore[operator]
+    }
+    assert max(fields["peak_memory"]) <= 6  # type: ignore[call-overload]
+    assert set(fields["best_heuristic"]) == {"name", "value"}  # type: ignore[call-overload]
+    assert fields["infeasible"] is None
+    assert fields["wall_time_s"] >= 0  # type: ignore[operator]
+    assert fields["instance"]["schema"] == "zbopt.instance/1"  # type: ignore[index]
+
+
+def test_flags_set_the_fields_of_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each flag ends in its field, as the written file shows; 10 us is the finest decimal of these times."""
+    path = tmp_path / "schedule.json"
+    flags = "--stages 2 --micro 3 --forward 0.02ms --backward none,0.03ms --weight 0.01ms,0.02ms --comm 0.01ms"
+    flags += " --mem-limit 3,3/2 --weight-share 0.5 --objective max-stage-span --barrier post-validation"
+    flags += f" --optimizer 0.04ms --time-limit 5 --workers 1 --seed 7 -o {path}"
+    page(["solve", *flags.split()], capsys)
+    schedule = read_schedule(path)
+    fields = schedule.instance.model_dump(mode="json", exclude={"stage_of", "activation", "name"})
+    assert fields == {
+        "schema": "zbopt.instance/1",
+        "stages": 2,
+        "microbatches": 3,
+        "tick": "10us",
+        "rounding_ticks": 0,
+        "forward_ticks": [2, 2],
+        "backward_ticks": [None, 3],
+        "weight_ticks": [1, 2],
+        "fused_backward_ticks": None,
+        "comm_ticks": 1,
+        "memory_cap": [3, 1.5],
+        "weight_share": [0.5, 0.5],
+        "objective": "max_stage_span",
+        "barrier": "post_validation",
+        "optimizer_ticks": [4, 4],
+    }
+    assert (schedule.provenance.workers, schedule.provenance.seed, schedule.provenance.time_limit_s) == (1, 7, 5)
+
+
+def test_fused_backward_alone_is_never_split(capsys: pytest.CaptureFixture[str]) -> None:
+    """1F1B with BW=2: (m + p - 1)(F + BW) = 33, and it is the optimum; beside the split times it may be fused."""
+    size = ["solve", "--stages", "4", "--micro", "8", "--fused-backward", "2", "--mem-limit", "4"]
+    assert record(size, capsys)["value"] == 33
+    assert "always fused" in page(size, capsys)
+    assert "split or fused" in page([*size, "--backward", "1", "--weight", "1"], capsys)
+
+
+def test_decimal_times_carry_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    """One stage, one microbatch: 1.5 + 2 + 0.25 ms = 3.75 ms = 375 ticks of 10 us."""
+    times = ["--forward", "1.5ms", "--backward", "2ms", "--weight", "0.25ms"]
+    fields = record(["solve", "--stages", "1", "--micro", "1", *times], capsys)
+    assert (fields["value"], fields["tick"], fields["value_time"]) == (375, "10us", "3.75ms")
+
+
+def test_rounding_is_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    """15 us in ticks of 10 us become 2: half a tick is added."""
+    times = ["--forward", "15us", "--backward", "10us", "--weight", "10us", "--tick", "10us"]
+    shown = page(["solve", "--stages", "1", "--micro", "1", *times], capsys)
+    assert "rounding            up, by at most 0.5 of a tick of 10us" in shown
+    fields = record(["solve", "--stages", "1", "--micro", "1", *times], capsys)
+    assert (fields["value"], fields["rounding_ticks"]) == (4, 0.5)
+
+
+def test_instance_file_and_what_may_stand_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cap, objective, barrier and optimizer may depart from the file, and the page says so."""
+    path = file_of(tmp_path / "instance.json")
+    assert record(["solve", path], capsys)["value"] == 7  # by hand: 2 x 3 and one F before stage 1 starts
+    shown = page(["solve", path, "--mem-limit", "1", "--barrier", "global", "--optimizer", "2"], capsys)
+    assert "memory_cap is 1; the file says 2" in shown
+    assert "barrier is global; the file says none" in shown
+    assert "optimizer_ticks is 2; the file says none" in shown
+
+
+def test_toml_instance(tmp_path: Path) -> None:
+    """The same fields in TOML."""
+    path = tmp_path / "instance.toml"
+    path.write_text("stages = 2\nmicrobatches = 2\nforward_ticks = 1\nbackward_ticks = 1\nweight_ticks = 1\n")
+    assert read_instance(path).microbatches == 2
+
+
+def test_compare(capsys: pytest.CaptureFixture[str]) -> None:
+    """p=4, m=8, cap 6: GPipe and 1F1B (m + p - 1) 3 = 33 with peaks m and p; ZB-H2 needs 2p - 1 = 7 and has span 24."""
+    fields = record(["compare", "--stages", "4", "--micro", "8", "--mem-limit", "6"], capsys)
+    rows = {row["schedule"]: row for row in fields["rows"]}  # type: ignore[attr-defined]
+    assert {"gpipe", "1f1b", "1f1b-split", "interleaved", "zb-h1", "zb-h2", "optimum"} <= set(rows)
+    assert (rows["gpipe"]["makespan"], max(rows["gpipe"]["peak_memory"]), rows["gpipe"]["fits"]) == (33, 8, False)
+    assert (rows["1f1b"]["makespan"], rows["1f1b"]["peak_memory"], rows["1f1b"]["fits"]) == (33, [4, 3, 2, 1], True)
+    assert rows["1f1b"]["bubble_ratio"]["makespan"] == pytest.approx(3 / 11)
+    assert (rows["zb-h2"]["max_stage_span"], max(rows["zb-h2"]["peak_memory"]), rows["zb-h2"]["fits"]) == (24, 7, False)
+    assert (rows["optimum"]["makespan"], rows["optimum"]["fits"]) == (27, True)
+    assert rows["interleaved"]["makespan"] is None
+    assert "round robin" in rows["interleaved"]["reason"]
+
+
+def test_compare_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row a schedule, and below it why one is not there."""
+    shown = page(["compare", "--stages", "4", "--micro", "8", "--mem-limit", "6"], capsys)
+    assert re.search(r"gpipe +33 +33 +27.27 % +27.27 % +8 +no\n", shown)
+    assert re.search(r"optimum +27 ", shown)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_validate_and_show_a_written_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What solve writes is valid, at distance 0 from the bound that the file carries."""
+    path = str(tmp_path / "schedule.json")
+    page(["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6", "-o", path], capsys)
+    fields = record(["validate", path], capsys)
+    assert (fields["valid"], fields["violations"], fields["makespan"], fields["busy"]) == (True, [], 27, 96)
+    assert (fields["unfinished_activations"], fields["distance"], fields["lower_bound"]) == (0, 0, 27)
+    assert f"{path}: valid" in page(["validate", path], capsys)
+    shown = page(["show", path], capsys)
+    assert "stage 3 ······F0B0" in shown
+    assert "27 ticks" in shown
+
+
+def test_validate_names_each_violation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the last event a W is missing: exit code 1, its code, and no distance to a bound."""
+    path = tmp_path / "schedule.json"
+    page(["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6", "-o", str(path)], capsys)
+    schedule = read_schedule(path)
+    write_schedule(schedule.model_copy(update={"events": schedule.events[:-1]}), path)
+    fields = record(["validate", str(path)], capsys, 1)
+    assert fields["valid"] is False
+    assert {violation["code"] for violation in fields["violations"]} >= {"missing_task"}  # type: ignore[attr-defined]
+    assert fields["distance"] is None
+    assert "missing_task: " in page(["validate", str(path)], capsys, 1)
+    assert "invalid" in page(["show", str(path)], capsys, 1)
+
+
+def test_false_claim_in_a_file_counts_for_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A lower bound above the schedule's own value is refuted by it."""
+    path = tmp_path / "schedule.json"
+    page(["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6", "-o", str(path)], capsys)
+    schedule = read_schedule(path)
+    boast = schedule.provenance.model_copy(update={"lower_bound": 99})
+    assert best_known(schedule.model_copy(update={"provenance": boast})).value == 27
+
+
+def test_versions_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--version`` names zbopt and OR-Tools; without a command there is help; help names the fields that flags set."""
+    assert page(["--version"], capsys) == f"zbopt {version('zbopt')}, ortools {version('ortools')}\n"
+    assert "validate" in page([], capsys)
+    shown = page(["solve", "--help"], capsys)
+    for flag in ("--stages", "--micro", "--forward", "--backward", "--weight", "--fused-backward", "--comm",
+                 "--mem-limit", "--weight-share", "--objective", "--barrier", "--time-limit", "--workers", "--seed",
+                 "--output", "--json", "--optimizer", "--tick", "--deterministic"):  # fmt: skip
+        assert flag in shown

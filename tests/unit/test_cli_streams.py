@@ -1,0 +1,163 @@
+"""What the program does when a stream is closed, full or a terminal, when Ctrl-C comes, and when the code fails."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from zbopt import read_schedule
+from zbopt.cli import INTERRUPTED, run
+from zbopt.cli import solve as solve_module
+from zbopt.validator import validate
+
+ZBOPT = [sys.executable, "-m", "zbopt"]
+EASY = ["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6"]
+HARD = ["solve", "--stages", "8", "--micro", "24", "--mem-limit", "8", "--time-limit", "100", "--comm", "2"]
+HARD += ["--forward", "11,13,10,17,12,15,11,14", "--backward", "12,13,11,15,12,17,11,14", "--weight", "7,9,8,9,8,7,9,8"]
+"""Uneven stages: no closed argument proves it, and CP-SAT needs more than seconds."""
+
+
+def in_shell(redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The easy solve with a redirection of the shell."""
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *ZBOPT, *EASY, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_reader_that_goes_away() -> None:
+    """``zbopt solve | head -1``: what was read is right, nothing is said about the rest, the exit code is 0."""
+    program = subprocess.Popen([*ZBOPT, *EASY], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert program.stdout is not None
+    program.stdout.close()
+    assert program.wait() == 0
+    assert program.stderr is not None
+    assert program.stderr.read() == b""
+    program.stderr.close()
+
+
+def test_closed_stdout_does_not_lose_the_file(tmp_path: Path) -> None:
+    """With stdout closed the result goes nowhere, which is said; the file is written and holds nothing but itself."""
+    path = tmp_path / "schedule.json"
+    done = in_shell(">&-", "-o", str(path))
+    assert done.returncode == 2
+    assert done.stderr == "zbopt: standard output is closed, so the result went nowhere; open it, or use -o\n"
+    schedule = read_schedule(path)
+    assert validate(schedule.instance, schedule).valid
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "<&-", "<&- 2>&-"])
+def test_other_closed_streams_do_not_matter(redirection: str) -> None:
+    """Neither stdin nor stderr is needed."""
+    done = in_shell(redirection)
+    assert done.returncode == 0
+    assert "makespan" in done.stdout
+
+
+def test_full_disk_behind_stdout() -> None:
+    """/dev/full refuses every byte: one line, exit code 2."""
+    done = in_shell(">/dev/full")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "zbopt: standard output: No space left on device; nothing more was written\n",
+    )
+
+
+def test_full_disk_behind_the_file() -> None:
+    """The page is printed all the same, and the exit code says that the file is not there."""
+    done = in_shell("", "-o", "/dev/full")
+    assert done.returncode == 2
+    assert done.stderr == "zbopt: -o /dev/full: no space left on device; the schedule is only printed\n"
+    assert "makespan" in done.stdout
+    assert "written to" not in done.stdout
+
+
+def test_ctrl_c_keeps_the_best_schedule(tmp_path: Path) -> None:
+    """Ctrl-C in the search: the best schedule so far is printed and written, it is valid, and the exit code is 0."""
+    path = tmp_path / "schedule.json"
+    with subprocess.Popen(
+        [*ZBOPT, *HARD, "-o", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stderr is not None
+        said = program.stderr.readline()  # the first progress, after two seconds of search
+        program.send_signal(signal.SIGINT)
+        printed, rest = program.communicate(timeout=60)
+    assert program.returncode == 0
+    assert re.match(r"zbopt: best \d+, bound \d+, gap \d+\.\d\d %, \d+ s", said)
+    assert "zbopt: interrupted: best schedule so far" in rest
+    assert "answer: feasible, interrupted: the best schedule so far" in printed
+    schedule = read_schedule(path)
+    assert validate(schedule.instance, schedule).valid
+
+
+def on_terminal(arguments: list[str], interrupt_after_s: float | None = None, **environment: str) -> str:
+    """What a terminal gets to see."""
+    ours, theirs = pty.openpty()
+    clean = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "COLUMNS", "FORCE_COLOR"}}
+    program = subprocess.Popen(
+        [*ZBOPT, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env=clean | {"TERM": "xterm-256color"} | environment,
+    )
+    os.close(theirs)
+    shown, stop_at = b"", time.monotonic() + (interrupt_after_s or 1e9)
+    while True:
+        try:
+            shown += os.read(ours, 65_536)
+        except OSError:  # the other side is closed
+            break
+        if time.monotonic() > stop_at:
+            program.send_signal(signal.SIGINT)
+            stop_at = 1e18
+    os.close(ours)
+    assert program.wait() == 0
+    return shown.decode()
+
+
+def test_terminal_shows_colours_and_live_progress() -> None:
+    """A terminal gets coloured ops, and while the search runs one line that is drawn again and again."""
+    shown = on_terminal(HARD, interrupt_after_s=3)
+    assert shown.count("zbopt: best ") >= 3
+    assert "\x1b[2K" in shown
+    assert "\x1b[38;5;" in shown
+
+
+def test_no_color_is_respected() -> None:
+    """NO_COLOR: the chart without any escape code, set apart by letters."""
+    shown = on_terminal(EASY, NO_COLOR="1")
+    chart = [line for line in shown.splitlines() if line.startswith("stage 0")]
+    assert len(chart) == 1
+    assert "\x1b" not in chart[0]
+
+
+def test_ctrl_c_before_there_is_a_result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Outside of the search Ctrl-C ends the program with the shell's code for it."""
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(solve_module, "problem_of", interrupt)
+    assert run(EASY) == INTERRUPTED
+    assert capsys.readouterr().err == "zbopt: interrupted before there was a result\n"
+
+
+def test_fault_of_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even a mistake in our code ends in one line; ZBOPT_DEBUG shows where it is."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr(solve_module, "search_for", fail)
+    assert run(EASY) == 2
+    assert capsys.readouterr().err == (
+        "zbopt: a fault of zbopt itself: RuntimeError: two lines; set ZBOPT_DEBUG=1 to see where, and report it\n"
+    )
+    monkeypatch.setenv("ZBOPT_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        run(EASY)
