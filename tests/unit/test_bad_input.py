@@ -191,7 +191,7 @@ def test_list_instead_of_object(tmp_path: Path, capsys: pytest.CaptureFixture[st
         f"{path}: holds a list, not an instance; give an object with its fields"
     )
     assert refused(["validate", str(path)], capsys) == (
-        f"{path}: holds a list, not a schedule; give an object with events"
+        f"{path}: events[0] = 1 is not an object; give one with id, stage, micro, kind, start, end"
     )
 
 

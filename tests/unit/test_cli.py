@@ -191,6 +191,54 @@ def test_false_claim_in_a_file_counts_for_nothing(tmp_path: Path, capsys: pytest
     assert best_known(schedule.model_copy(update={"provenance": boast})).value == 27
 
 
+EVENTS = [("F", 0, 0, 0), ("F", 0, 1, 1), ("B", 0, 0, 3), ("W", 0, 0, 4), ("B", 0, 1, 6), ("W", 0, 1, 7)]
+EVENTS += [("F", 1, 0, 1), ("B", 1, 0, 2), ("F", 1, 1, 3), ("W", 1, 0, 4), ("B", 1, 1, 5), ("W", 1, 1, 6)]
+"""Two stages, two microbatches, ops of one tick (kind, stage, microbatch, start): valid, 8 ticks, drawn by hand."""
+
+
+def event_list(path: Path, scale: float = 1) -> str:
+    """The events above as other tools write them, their times multiplied by ``scale``."""
+    events = [
+        {"id": f"{k}{s}{m}", "stage": s, "micro": m, "kind": k, "start": t * scale, "end": (t + 1) * scale}
+        for k, s, m, t in EVENTS
+    ]
+    path.write_text(json.dumps({"stages": 2, "events": events}))
+    return str(path)
+
+
+def test_plain_list_of_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """12 of 16 ticks are busy, a quarter is idle; 7 = 6 + p - 1 is the least, one tick or 1/7 below."""
+    path = event_list(tmp_path / "events.json")
+    fields = record(["validate", path], capsys)
+    assert (fields["valid"], fields["makespan"], fields["busy"]) == (True, 8, 12)
+    assert fields["bubble_ratio"]["makespan"] == 0.25  # type: ignore[index]
+    assert (fields["lower_bound"], fields["distance"], fields["unfinished_activations"]) == (7, 1, 0)
+    assert fields["distance_ratio"] == pytest.approx(1 / 7)
+    assert re.search(r"distance +1 tick, 14.3 % above it", page(["validate", path], capsys))
+    assert "instance: 2 stages, 2 microbatches" in page(["show", path], capsys)
+
+
+def test_event_list_with_decimal_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ops of half a unit become ops of 5 ticks, of which 10 are one unit: 8 of them take 40 ticks."""
+    path = event_list(tmp_path / "events.json", 0.5)
+    fields = record(["validate", path], capsys)
+    assert (fields["valid"], fields["makespan"], fields["ticks_per_unit"]) == (True, 40, 10)
+    assert "10 ticks are one unit of the file's times" in page(["validate", path], capsys)
+
+
+def test_event_list_with_a_fault_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dependsOn that names no event is found, beside what the validator finds."""
+    path = tmp_path / "events.json"
+    event_list(path)
+    document = json.loads(path.read_text())
+    document["events"][0]["dependsOn"] = ["nothing"]
+    path.write_text(json.dumps(document))
+    fields = record(["validate", str(path)], capsys, 1)
+    assert [violation["code"] for violation in fields["violations"]] == [  # type: ignore[attr-defined]
+        "missing_dependency"
+    ]
+
+
 def test_versions_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     """``--version`` names zbopt and OR-Tools; without a command there is help; help names the fields that flags set."""
     assert page(["--version"], capsys) == f"zbopt {version('zbopt')}, ortools {version('ortools')}\n"

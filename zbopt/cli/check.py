@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,8 @@ from rich.text import Text
 from zbopt.bounds import lower_bound
 from zbopt.cli import out
 from zbopt.cli.flags import JsonFlag
-from zbopt.instance import Kind, read_document
+from zbopt.formats.event_list import event_list_from_document
+from zbopt.instance import read_document
 from zbopt.metrics import figures
 from zbopt.portfolio import solve
 from zbopt.report.gantt import gantt
@@ -37,13 +39,13 @@ def validate_command(file: FileArgument, json: JsonFlag = False) -> int:
 
     Example: zbopt validate schedule.json
     """
-    schedule, verdict = read_checked(file)
-    best = best_known(schedule) if verdict.valid else None
+    checked = read_checked(file)
+    best = best_known(checked.schedule) if checked.valid else None
     if json:
-        out.record(validate_record(schedule, verdict, best))
+        out.record(validate_record(checked, best))
     else:
-        out.page(validate_page(file, schedule, verdict, best))
-    return 0 if verdict.valid else INVALID
+        out.page(validate_page(checked, best))
+    return 0 if checked.valid else INVALID
 
 
 def show_command(file: FileArgument) -> int:
@@ -51,26 +53,53 @@ def show_command(file: FileArgument) -> int:
 
     Example: zbopt show schedule.json
     """
-    schedule, verdict = read_checked(file)
-    out.page(show_page(file, schedule, verdict))
-    return 0 if verdict.valid else INVALID
+    checked = read_checked(file)
+    out.page(show_page(checked))
+    return 0 if checked.valid else INVALID
 
 
-def read_checked(file: Path) -> tuple[Schedule, Verdict]:
-    """The schedule in ``file``, whichever of the two forms it has, and the validator's verdict on it.
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A schedule, the validator's verdict, and all violations: those too that only a list of events can have.
+
+    ``ticks_per_unit`` says how many ticks one unit of the file's times is: more than 1 where they were decimals.
+    """
+
+    file: Path
+    schedule: Schedule
+    verdict: Verdict
+    violations: tuple[tuple[str, str], ...]
+    ticks_per_unit: int = 1
+
+    @property
+    def valid(self) -> bool:
+        """Nothing is violated."""
+        return not self.violations
+
+
+def read_checked(file: Path) -> Checked:
+    """The schedule in ``file``, whichever of the two forms it has, and what is wrong with it.
 
     Raises:
         ValueError: The file cannot be read, or holds neither form.
     """
     document = read_document(file)
-    if not isinstance(document, dict):
-        raise ValueError(f"{file}: holds a {type(document).__name__}, not a schedule; give an object with events")
-    if str(document.get("schema", "")).startswith("zbopt.instance") or "forward_ticks" in document:
-        raise ValueError(f"{file}: is an instance, not a schedule; make one with zbopt solve {file} -o FILE")
-    if "schema" not in document and "events" in document:
-        raise ValueError(f"{file}: X")
-    schedule = schedule_from_document(document, str(file))
-    return schedule, validate(schedule.instance, schedule)
+    if isinstance(document, dict):
+        if str(document.get("schema", "")).startswith("zbopt.instance") or "forward_ticks" in document:
+            raise ValueError(f"{file}: is an instance, not a schedule; make one with zbopt solve {file} -o FILE")
+        if "schema" in document:
+            return _checked(file, schedule_from_document(document, str(file)))
+    listed = event_list_from_document(document, str(file))
+    faults = tuple((str(fault.code), fault.message) for fault in listed.faults)
+    return _checked(file, listed.schedule, faults, listed.ticks_per_unit)
+
+
+def _checked(
+    file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = (), ticks_per_unit: int = 1
+) -> Checked:
+    verdict = validate(schedule.instance, schedule)
+    found = [*faults, *((violation.code.value, violation.message) for violation in verdict.violations)]
+    return Checked(file, schedule, verdict, tuple(dict.fromkeys(found)), ticks_per_unit)
 
 
 def best_known(schedule: Schedule) -> Bound:
@@ -90,63 +119,54 @@ def best_known(schedule: Schedule) -> Bound:
     return best
 
 
-def unfinished(schedule: Schedule) -> int:
-    """Activations whose forward ran and whose W or BW never did."""
-    made, freed = set(), set()
-    for event in schedule.events:
-        key = (event.iteration, event.virtual_stage, event.microbatch)
-        if event.kind is Kind.F:
-            made.add(key)
-        elif event.kind in (Kind.W, Kind.BW):
-            freed.add(key)
-    return len(made - freed)
-
-
-def validate_record(schedule: Schedule, verdict: Verdict, best: Bound | None) -> Record:
+def validate_record(checked: Checked, best: Bound | None) -> Record:
     """What ``zbopt validate --json`` prints."""
-    known = figures(schedule)
+    schedule, known = checked.schedule, figures(checked.schedule)
     value = known.value(schedule.instance.objective)
     return {
-        "valid": verdict.valid,
-        "violations": [{"code": v.code, "message": v.message} for v in verdict.violations],
+        "valid": checked.valid,
+        "violations": [{"code": code, "message": message} for code, message in checked.violations],
         "objective": schedule.instance.objective.value,
         "value": value,
         **figures_record(known),
         "busy": sum(known.busy_ticks),
-        "unfinished_activations": unfinished(schedule),
+        "unfinished_activations": checked.verdict.unfinished_activations,
         **distance_record(value, best),
         **tick_record(schedule.instance),
+        "ticks_per_unit": checked.ticks_per_unit,
     }
 
 
-def validate_page(file: Path, schedule: Schedule, verdict: Verdict, best: Bound | None) -> Iterator[str]:
+def validate_page(checked: Checked, best: Bound | None) -> Iterator[str]:
     """All that ``zbopt validate`` prints."""
-    width = out.width()
-    yield _title(file, verdict)
-    yield from (f"  {line}" for violation in verdict.violations for line in [f"{violation.code}: {violation.message}"])
-    yield from lines_of(_rows(schedule, best), width)
+    yield _title(checked)
+    yield from (f"  {code}: {message}" for code, message in checked.violations)
+    yield from lines_of(_rows(checked, best), out.width())
 
 
-def _rows(schedule: Schedule, best: Bound | None) -> Iterator[tuple[str, str]]:
-    instance, known = schedule.instance, figures(schedule)
+def _rows(checked: Checked, best: Bound | None) -> Iterator[tuple[str, str]]:
+    instance, known = checked.schedule.instance, figures(checked.schedule)
+    if checked.ticks_per_unit > 1:
+        yield "tick", f"{checked.ticks_per_unit} ticks are one unit of the file's times"
     yield from figures_rows(instance, known)
     yield "busy time", f"{sum(known.busy_ticks)} of {known.makespan * instance.stages} ticks, all stages together"
-    yield "unfinished", f"{unfinished(schedule)} activations"
+    yield "unfinished", f"{checked.verdict.unfinished_activations} activations"
     if best is not None:
         yield from distance_rows(instance, known.value(instance.objective), best)
 
 
-def show_page(file: Path, schedule: Schedule, verdict: Verdict) -> Iterator[str | Text]:
+def show_page(checked: Checked) -> Iterator[str | Text]:
     """All that ``zbopt show`` prints."""
     width = out.width()
-    yield _title(file, verdict) + ("" if verdict.valid else f"; see zbopt validate {file}")
-    yield from asked(schedule.instance, (), width)
+    yield _title(checked) + ("" if checked.valid else f"; see zbopt validate {checked.file}")
+    yield from asked(checked.schedule.instance, (), width, "instance")
     yield "schedule:"
-    yield from lines_of(_rows(schedule, None), width)
+    yield from lines_of(_rows(checked, None), width)
     yield ""
-    yield from gantt(schedule, width, coloured=out.coloured())
+    yield from gantt(checked.schedule, width, coloured=out.coloured())
 
 
-def _title(file: Path, verdict: Verdict) -> str:
-    count = len(verdict.violations)
-    return f"{file}: " + ("valid" if verdict.valid else f"invalid, {count} violation{'s' if count != 1 else ''}")
+def _title(checked: Checked) -> str:
+    count = len(checked.violations)
+    verdict = "valid" if checked.valid else f"invalid, {count} violation{'s' if count != 1 else ''}"
+    return f"{checked.file}: {verdict}"

@@ -24,9 +24,9 @@ def lines_of(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
     return lines
 
 
-def asked(instance: Instance, notes: Sequence[str], width: int) -> list[str]:
+def asked(instance: Instance, notes: Sequence[str], width: int, title: str = "asked") -> list[str]:
     """What was asked: the pipeline, its times, cap, objective and barrier, and what departs from the file."""
-    title = f"asked: {instance.stages} stages, {instance.microbatches} microbatches"
+    title += f": {instance.stages} stages, {instance.microbatches} microbatches"
     if instance.name:
         title += f" ({instance.name})"
     return [title, *lines_of([*_asked_rows(instance), *(("but", note) for note in notes)], width)]
