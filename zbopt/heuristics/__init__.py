@@ -12,7 +12,9 @@ from types import MappingProxyType
 from zbopt.heuristics.build import CannotFitError, NotApplicableError
 from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
+from zbopt.heuristics.list_schedule import list_schedule
 from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
+from zbopt.heuristics.zb_auto import zb_auto
 from zbopt.heuristics.zb_handcrafted import zb_h1, zb_h2
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
@@ -25,6 +27,8 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "interleaved": interleaved,
         "zb-h1": zb_h1,
         "zb-h2": zb_h2,
+        "zb-auto": zb_auto,
+        "list": list_schedule,
     }
 )
 """Every heuristic by its name."""

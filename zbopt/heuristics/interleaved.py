@@ -13,8 +13,9 @@ from zbopt.schedule import Schedule
 def interleaved(instance: Instance) -> Schedule:
     """Groups of p microbatches pass each of a stage's v virtual stages in turn.
 
-    Where p does not divide m, the groups are evenly larger than p. At uniform times without communication and with p dividing m it takes (m v + p - 1)(F + BW), times of one virtual
-    stage; stage s holds 2(p - s - 1) + (v - 1)p + 1 activations of a virtual stage.
+    Where p does not divide m, the groups are evenly larger than p. At uniform times without communication it takes
+    (m v + p - 1)(F + BW), times of one virtual stage. Where p divides m, stage s holds 2(p - s - 1) + (v - 1)p + 1
+    activations of a virtual stage.
 
     Raises:
         NotApplicableError: The placement is not round robin with two or more virtual stages a stage.

@@ -1,0 +1,283 @@
+"""List scheduling by simulation: whenever a stage is free, a rule picks its next op among those that could start.
+
+It works on every placement and never locks up. Microbatches pass in order. Where a stage holds several virtual
+stages, a forward is admitted only if the microbatches on the stage can still be finished one after the other, the
+oldest first; so the oldest of all can always move, and cap for one microbatch is enough.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from zbopt.graph import memory_scale
+from zbopt.heuristics.build import CannotFitError, Step
+from zbopt.instance import Barrier, Instance, Kind, Objective
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a free stage picks its next op: a backward before a forward before a W, but for what is said here.
+
+    Attributes:
+        in_flight: By virtual stage, most microbatches between the start of F and the start of B; ``None``: no limit.
+        alternate: After a backward a forward goes first, and a W makes room for it.
+        least_fill: A W may delay an op that is known to arrive if the gap before that is at least this share of W.
+        share_idle: A W delays it too where waiting would make the stage the most idle of all so far.
+        fuse: Take BW wherever the instance leaves the choice.
+        group: Microbatches that pass a virtual stage before the next one of the same stage has its turn.
+        surprise: Share of the choices between a backward and a forward that go the other way, by ``seed``.
+        seed: Of the surprises.
+    """
+
+    in_flight: tuple[int, ...] | None = None
+    alternate: bool = True
+    least_fill: float = 0.0
+    share_idle: bool = False
+    fuse: bool = False
+    group: int = 1
+    surprise: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """The orders that a rule gave, and the value of the instance's objective when each op starts as simulated."""
+
+    orders: list[list[Step]]
+    value: int
+
+
+def best_of(instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
+    """The first of the best rules. After ``most_ops`` simulated ops no further rule is tried."""
+    costs = Costs(instance)
+    ops = max(1, 3 * instance.virtual_stages * instance.microbatches)
+    tried = rules[: max(2, most_ops // ops)]
+    results = [(rule, dispatch(costs, rule)) for rule in tried]
+    return min(results, key=lambda result: result[1].value)
+
+
+class Costs:
+    """An instance's times and memory as plain lists by virtual stage, and what each backward releases."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        scale = memory_scale(instance)
+        self.activation = [int(a * scale) for a in instance.activation]
+        self.held = [int(a * s * scale) for a, s in zip(instance.activation, instance.weight_share, strict=True)]
+        self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
+        self.whole = [sum(self.activation[v] for v in row) for row in self.on_stage]
+        no_limit = [w * instance.microbatches for w in self.whole]
+        caps = instance.memory_cap
+        self.cap = no_limit if caps is None else [int(c * scale) for c in caps]
+        for stage, cap in enumerate(caps or ()):
+            if self.whole[stage] > self.cap[stage]:
+                needed = sum(instance.activation[v] for v in self.on_stage[stage])
+                raise CannotFitError("list", stage, needed + 0 * cap, cap)
+
+    def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int, int]:
+        """What answers an arriving gradient: kind, ticks, memory that stays for W (0: no W follows)."""
+        instance = self.instance
+        fused = instance.fused_backward_ticks
+        fused_ticks = None if fused is None else fused[virtual_stage]
+        if instance.backward_ticks is None or instance.weight_ticks is None or (fuse and fused_ticks is not None):
+            assert fused_ticks is not None
+            return Kind.BW, fused_ticks, 0
+        ticks = instance.backward_ticks[virtual_stage]
+        if ticks is None:
+            return Kind.W, instance.weight_ticks[virtual_stage], 0
+        return Kind.B, ticks, self.held[virtual_stage]
+
+
+def dispatch(costs: Costs, rule: Rule) -> Dispatched:
+    """Simulate ``rule`` on an instance."""
+    return _Simulation(costs, rule).run()
+
+
+class _Simulation:
+    """State by virtual stage (counts, arrivals) and by stage (free from, live, idle)."""
+
+    def __init__(self, costs: Costs, rule: Rule) -> None:
+        instance = costs.instance
+        self.costs, self.rule, self.instance = costs, rule, instance
+        count, stages, m = instance.virtual_stages, instance.stages, instance.microbatches
+        self.stage_of = instance.stage_of
+        answers = [costs.backward(v, rule.fuse) for v in range(count)]
+        self.backward_kind = [kind for kind, _, _ in answers]
+        self.backward_ticks = [ticks for _, ticks, _ in answers]
+        self.kept = [kept for _, _, kept in answers]
+        self.splits = [kind is Kind.B for kind in self.backward_kind]
+        self.weight_ticks = instance.weight_ticks or (0,) * count
+        self.in_flight = rule.in_flight or (m,) * count
+        self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
+        self.inputs: list[list[int]] = [[] for _ in range(count)]
+        self.gradients: list[list[int]] = [[] for _ in range(count)]
+        self.inputs[0] = [0] * m
+        self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
+        self.after_backward = [False] * stages
+        self.most_idle = 0
+        self.rows: list[list[Step]] = [[] for _ in range(stages)]
+        self.first_start: list[int | None] = [None] * stages
+        self.wake: list[tuple[int, int]] = [(0, self.stage_of[0])]
+        self.random = Random(rule.seed)
+
+    def run(self) -> Dispatched:
+        while self.wake:
+            now, stage = heapq.heappop(self.wake)
+            if self.free_from[stage] <= now:
+                self._pick(stage, now)
+        assert all(done == self.instance.microbatches for done in self.backwards), "no order may lock up"
+        return Dispatched(self.rows, self._value())
+
+    def _pick(self, stage: int, now: int) -> None:
+        """Start the next op of a free stage, or leave it idle until the next arrival wakes it."""
+        backward, forward, soonest = self._candidates(stage, now)
+        if forward is not None and self._forward_first(stage, backward is not None):
+            if self._admits(stage, forward):
+                self._start_forward(stage, forward, now)
+            else:
+                self._start_weight(stage, now)
+        elif backward is not None:
+            self._start_backward(stage, backward, now)
+        elif forward is not None and self._admits(stage, forward):
+            self._start_forward(stage, forward, now)
+        elif self._weight_waits(stage) is not None and self._fills(stage, now, soonest):
+            self._start_weight(stage, now)
+
+    def _candidates(self, stage: int, now: int) -> tuple[int | None, int | None, int | None]:
+        """Virtual stages whose backward and whose forward could start now, and when the next input is known to come.
+
+        A forward counts if memory has room, or a W could make it.
+        """
+        backward = forward = soonest = None
+        group = self.rule.group
+        backward_key = forward_key = (0, 0)
+        makes_room = self._weight_waits(stage) is not None
+        for v in self.costs.on_stage[stage]:
+            done = self.backwards[v]
+            if done < len(self.gradients[v]):
+                arrival = self.gradients[v][done]
+                if arrival > now:
+                    soonest = arrival if soonest is None else min(soonest, arrival)
+                elif backward is None or (done // group, -v) < backward_key:
+                    backward, backward_key = v, (done // group, -v)
+            done = self.forwards[v]
+            if done < len(self.inputs[v]) and done - self.backwards[v] < self.in_flight[v]:
+                arrival = self.inputs[v][done]
+                fits = self._admits(stage, v)
+                if arrival > now:
+                    if fits:
+                        soonest = arrival if soonest is None else min(soonest, arrival)
+                elif (fits or makes_room) and (forward is None or (done // group, v) < forward_key):
+                    forward, forward_key = v, (done // group, v)
+        return backward, forward, soonest
+
+    def _forward_first(self, stage: int, backward_ready: bool) -> bool:
+        if not backward_ready:
+            return False
+        first = self.rule.alternate and self.after_backward[stage]
+        if self.rule.surprise and self.random.random() < self.rule.surprise:
+            return not first
+        return first
+
+    def _admits(self, stage: int, virtual_stage: int) -> bool:
+        """Memory has room for a forward, and all microbatches on the stage can be finished after it."""
+        free = self.costs.cap[stage] - self.live[stage] - self.costs.activation[virtual_stage]
+        held_here = self.costs.on_stage[stage]
+        if free < 0 or len(held_here) == 1:
+            return free >= 0
+        activation, forwards = self.costs.activation, [self.forwards[v] for v in held_here]
+        forwards[held_here.index(virtual_stage)] += 1
+        oldest = min(self._released(v) for v in held_here)
+        for microbatch in range(oldest, max(forwards)):
+            has = [v for v, count in zip(held_here, forwards, strict=True) if microbatch < count]
+            needs = sum(activation[v] for v in held_here if v not in has)
+            if needs > free:
+                return False
+            free += sum(self._holds(v, microbatch) for v in has)
+        return True
+
+    def _released(self, virtual_stage: int) -> int:
+        """Number of microbatches that hold nothing more on a virtual stage."""
+        return self.weights[virtual_stage] if self.splits[virtual_stage] else self.backwards[virtual_stage]
+
+    def _holds(self, virtual_stage: int, microbatch: int) -> int:
+        """Memory of a microbatch whose forward has run or is about to."""
+        if microbatch >= self.backwards[virtual_stage]:
+            return self.costs.activation[virtual_stage]
+        return self.kept[virtual_stage] if microbatch >= self._released(virtual_stage) else 0
+
+    def _weight_waits(self, stage: int) -> int | None:
+        """The virtual stage whose W is next on a stage; ``None``: no W waits."""
+        best, best_key = None, (0, 0)
+        for v in self.costs.on_stage[stage]:
+            done = self.weights[v]
+            if self.splits[v] and done < self.backwards[v]:
+                key = (done // self.rule.group, -v)
+                if best is None or key < best_key:
+                    best, best_key = v, key
+        return best
+
+    def _fills(self, stage: int, now: int, soonest: int | None) -> bool:
+        """A W may start now although an input comes at ``soonest``."""
+        weight = self._weight_waits(stage)
+        assert weight is not None
+        if soonest is None or soonest - now >= self.weight_ticks[weight]:
+            return True
+        if soonest - now >= self.rule.least_fill * self.weight_ticks[weight]:
+            return True
+        wait = soonest - self.free_from[stage] if self.rows[stage] else 0
+        return self.rule.share_idle and self.idle[stage] + wait > self.most_idle
+
+    def _start_forward(self, stage: int, v: int, now: int) -> None:
+        end = self._occupy(stage, (Kind.F, v, self.forwards[v]), now, self.instance.forward_ticks[v])
+        self.forwards[v] += 1
+        self.live[stage] += self.costs.activation[v]
+        self.after_backward[stage] = False
+        if v + 1 < self.instance.virtual_stages:
+            self._deliver(self.inputs[v + 1], v, v + 1, end)
+        else:
+            self._deliver(self.gradients[v], v, v, end)
+
+    def _start_backward(self, stage: int, v: int, now: int) -> None:
+        end = self._occupy(stage, (self.backward_kind[v], v, self.backwards[v]), now, self.backward_ticks[v])
+        self.backwards[v] += 1
+        self.live[stage] -= self.costs.activation[v] - self.kept[v]
+        self.after_backward[stage] = True
+        if v > 0:
+            self._deliver(self.gradients[v - 1], v, v - 1, end)
+
+    def _start_weight(self, stage: int, now: int) -> None:
+        v = self._weight_waits(stage)
+        assert v is not None
+        self._occupy(stage, (Kind.W, v, self.weights[v]), now, self.weight_ticks[v])
+        self.weights[v] += 1
+        self.live[stage] -= self.kept[v]
+
+    def _occupy(self, stage: int, step: Step, now: int, ticks: int) -> int:
+        if self.first_start[stage] is None:
+            self.first_start[stage] = now
+        else:
+            self.idle[stage] += now - self.free_from[stage]
+            self.most_idle = max(self.most_idle, self.idle[stage])
+        self.rows[stage].append(step)
+        self.free_from[stage] = now + ticks
+        heapq.heappush(self.wake, (now + ticks, stage))
+        return now + ticks
+
+    def _deliver(self, arrivals: list[int], from_virtual: int, to_virtual: int, end: int) -> None:
+        arrival = end + self.instance.lag_ticks(from_virtual, to_virtual)
+        arrivals.append(arrival)
+        heapq.heappush(self.wake, (arrival, self.stage_of[to_virtual]))
+
+    def _value(self) -> int:
+        """The instance's objective, optimizer steps included."""
+        instance, ends = self.instance, self.free_from
+        if instance.barrier is Barrier.GLOBAL:
+            ends = [max(ends)] * len(ends)
+        ends = [end + ticks for end, ticks in zip(ends, instance.optimizer_ticks or [0] * len(ends), strict=True)]
+        if instance.objective is Objective.MAKESPAN:
+            return max(ends)
+        return max(end - (start or 0) for end, start in zip(ends, self.first_start, strict=True))

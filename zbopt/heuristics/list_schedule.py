@@ -1,0 +1,39 @@
+"""A list schedule for every placement, every cap that one microbatch allows, and every choice of backward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from zbopt.heuristics.build import schedule_in_order
+from zbopt.heuristics.dispatch import Rule, best_of
+from zbopt.heuristics.zb_auto import warm_ups
+from zbopt.instance import Instance
+from zbopt.schedule import Schedule
+
+_MOST_OPS = 300_000
+"""Ops to simulate over all rules, and once more over all surprises: a few seconds in all."""
+
+
+def list_schedule(instance: Instance) -> Schedule:
+    """The best of a few dispatching rules, then of that one with seeded surprises.
+
+    Raises:
+        CannotFitError: A stage's cap is below one microbatch in all its virtual stages; no schedule fits then.
+    """
+    rule, best = best_of(instance, _rules(instance), _MOST_OPS)
+    surprised = [replace(rule, surprise=share, seed=seed) for seed in range(64) for share in (0.02, 0.1)]
+    _, other = best_of(instance, surprised, _MOST_OPS)
+    return schedule_in_order("list", instance, min(best, other, key=lambda found: found.value).orders)
+
+
+def _rules(instance: Instance) -> list[Rule]:
+    """The most useful first, since large instances try only some."""
+    groups = [1] if instance.virtual_stages == instance.stages else [instance.stages, 1]
+    fuses = [False, True] if instance.may_split and instance.may_fuse else [False]
+    limits = warm_ups(instance) if instance.virtual_stages == instance.stages else [None, *warm_ups(instance)]
+    options = product(((0.0, False), (1.0, True)), fuses, (True, False), dict.fromkeys(limits), groups)
+    return [
+        Rule(in_flight, alternate, least_fill=fill, share_idle=shares, fuse=fuse, group=group)
+        for (fill, shares), fuse, alternate, in_flight, group in options
+    ]

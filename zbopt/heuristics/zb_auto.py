@@ -1,0 +1,63 @@
+"""Automatic zero-bubble schedules: the aim of arXiv 2401.10241, section 3.1, by list scheduling under a few rules."""
+
+from __future__ import annotations
+
+from zbopt.heuristics.build import (
+    require_one_virtual_stage_a_stage,
+    require_split,
+    schedule_in_order,
+)
+from zbopt.heuristics.dispatch import Rule, best_of
+from zbopt.instance import Instance
+from zbopt.schedule import Schedule
+
+_MOST_OPS = 600_000
+"""Ops to simulate over all rules: a few seconds."""
+
+
+def zb_auto(instance: Instance) -> Schedule:
+    """The best of a few rules on how deep to warm up and when a W may fill a gap.
+
+    Raises:
+        NotApplicableError: A stage holds several virtual stages, or the backward is never split.
+        CannotFitError: A stage's cap is below one activation.
+    """
+    require_one_virtual_stage_a_stage("zb-auto", instance)
+    require_split("zb-auto", instance)
+    rules = [
+        Rule(in_flight=limits, alternate=alternate, least_fill=fill, share_idle=shares)
+        for fill, shares in ((1.0, True), (0.0, False), (0.25, True))
+        for alternate in (True, False)
+        for limits in warm_ups(instance)
+    ]
+    _, best = best_of(instance, rules, _MOST_OPS)
+    return schedule_in_order("zb-auto", instance, best.orders)
+
+
+def warm_ups(instance: Instance) -> list[tuple[int, ...] | None]:
+    """Limits on the microbatches in flight, by virtual stage, worth trying; ``None`` is no limit but memory.
+
+    As many forwards as end before the first gradient can arrive, one more, ZB-H1's, and ZB-H2's.
+    """
+    m, count = instance.microbatches, instance.virtual_stages
+    waits = _waits(instance)
+    forward = instance.forward_ticks
+    options: list[tuple[int, ...] | None] = [
+        tuple(1 + wait // ticks for wait, ticks in zip(waits, forward, strict=True)),
+        None,
+        tuple(count - v for v in range(count)),
+        tuple(1 - (-wait // ticks) for wait, ticks in zip(waits, forward, strict=True)),
+        tuple(2 * (count - v) - 1 for v in range(count)),
+    ]
+    capped = [None if option is None else tuple(min(m, limit) for limit in option) for option in options]
+    return list(dict.fromkeys(capped))
+
+
+def _waits(instance: Instance) -> list[int]:
+    """Ticks from the end of a first F to the arrival of its gradient on an empty pipeline, by virtual stage."""
+    waits = [0] * instance.virtual_stages
+    for v in range(instance.virtual_stages - 2, -1, -1):
+        backward = (instance.backward_ticks or instance.fused_backward_ticks or ())[v + 1]
+        assert backward is not None
+        waits[v] = waits[v + 1] + instance.forward_ticks[v + 1] + backward + 2 * instance.lag_ticks(v, v + 1)
+    return waits
