@@ -1,0 +1,312 @@
+"""Plain event lists as other tools write them: ``{"stages": 2, "events": [{"id": "s0f0", "stage": 0, ...}]}``.
+
+A list holds no instance, so one is inferred, and what the list says of itself (ids, dependsOn) is checked here. All
+other rules are the validator's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from zbopt.instance import MAX_STAGES, Barrier, Instance, Kind, first_error, read_document
+from zbopt.schedule import Event, Provenance, Schedule
+
+_REQUIRED = ("id", "stage", "micro", "kind", "start", "end")
+_KEYS = frozenset((*_REQUIRED, "dependsOn"))
+_MAX_TIME = 10**15
+_TOLERANCE = 1e-9
+"""Most that rounding to ticks may move a time, as a share of the largest time."""
+_VISIBLE = 0.1
+"""Ticks of rounding above which times are no decimals, so that equal durations may differ by a tick."""
+_LEAST_LARGEST = 1e-9
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the list says of itself and does not keep; ``code`` is one of the validator's."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventList:
+    """A list as instance and schedule, the faults only a list can have, and how many ticks its unit of time is."""
+
+    instance: Instance
+    schedule: Schedule
+    faults: tuple[Fault, ...]
+    ticks_per_unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One event as written; ``micro`` is ``None`` for O."""
+
+    id: str
+    stage: int
+    micro: int | None
+    kind: Kind
+    start: int | float
+    end: int | float
+    depends_on: Sequence[str]
+
+
+def read_event_list(path: Path | str) -> EventList:
+    """Read an event list. Raises ``ValueError`` as ``read_document`` and ``event_list_from_document`` do."""
+    path = Path(path)
+    return event_list_from_document(read_document(path), str(path))
+
+
+def event_list_from_document(document: object, where: str) -> EventList:
+    """An event list from parsed JSON.
+
+    The instance is inferred: the stages as given, else as many as the events name; microbatches up to the highest; a
+    time for each stage and kind, the commonest; B as BW where the list has no W; O, where there is one, after the
+    gradients of its own stage. There is no cap, no communication, and an activation counts 1 a microbatch.
+
+    Args:
+        document: The parsed file: an object with ``events`` and perhaps ``stages``, or the events alone. Whatever else
+            the object has is not looked at.
+        where: The file's name, for the error.
+
+    Raises:
+        ValueError: One line that names the event by its index, the key, the value and the way out.
+    """
+    try:
+        given, records = _parts(document)
+        entries = [_entry(i, record) for i, record in enumerate(records)]
+        _check_micros(entries)
+        ticks, ticks_per_unit, rounded = _ticks([time for e in entries for time in (e.start, e.end)])
+        events = _events(entries, ticks)
+        events = _even_out(events) if rounded else events
+        instance = _infer(_distinct(entries, events), given, ticks_per_unit)
+    except ValidationError as error:
+        raise ValueError(f"{where}: {first_error(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    provenance = Provenance(source="event-list")
+    return EventList(
+        instance=instance,
+        schedule=Schedule(instance=instance, provenance=provenance, events=tuple(events)),
+        faults=tuple(_faults(entries)),
+        ticks_per_unit=ticks_per_unit,
+    )
+
+
+def _parts(document: object) -> tuple[int | None, list[object]]:
+    """The stages, ``None`` where the list does not say, and the events."""
+    stages = document.get("stages") if isinstance(document, dict) else None
+    records = document.get("events") if isinstance(document, dict) else document
+    if not isinstance(records, list):
+        raise ValueError("holds no list of events; give an object with 'events', or the list alone")
+    if not records:
+        raise ValueError("the list of events is empty; give at least one event")
+    if stages is not None and (not isinstance(stages, int) or isinstance(stages, bool)):
+        raise ValueError(f"stages = {_shown(stages)} is not a whole number; give the number of stages, or leave it out")
+    return stages, records
+
+
+def _entry(i: int, record: Any) -> _Entry:
+    where = f"events[{i}]"
+    if not isinstance(record, dict):
+        raise ValueError(f"{where} = {_shown(record)} is not an object; give one with {', '.join(_REQUIRED)}")
+    kind = _kind(where, record)
+    for key in _REQUIRED:
+        if key not in record and not (key == "micro" and kind is Kind.O):
+            raise ValueError(f"{where}: {key} is missing; give it")
+    for key in record.keys() - _KEYS:
+        raise ValueError(f"{where}: {key!r} is no key of an event; give {', '.join(sorted(_KEYS))}, or leave it out")
+    if not isinstance(record["id"], str):
+        raise ValueError(f"{where}: id = {_shown(record['id'])} is not a text; give each event an id such as 's0f0'")
+    depends_on = record.get("dependsOn", ())
+    if not isinstance(depends_on, (list, tuple)) or not all(isinstance(other, str) for other in depends_on):
+        raise ValueError(f"{where}: dependsOn = {_shown(depends_on)} is not a list of ids; give one such as ['s0f0']")
+    micro = record.get("micro")
+    return _Entry(
+        record["id"],
+        _whole(where, "stage", record["stage"]),
+        None if kind is Kind.O and micro is None else _whole(where, "micro", micro),
+        kind,
+        _time(where, "start", record["start"]),
+        _time(where, "end", record["end"]),
+        depends_on,
+    )
+
+
+def _kind(where: str, record: dict[str, Any]) -> Kind:
+    value = record.get("kind")
+    if isinstance(value, str) and value in _KINDS:
+        return _KINDS[value]
+    if "kind" not in record:
+        raise ValueError(f"{where}: kind is missing; give it")
+    raise ValueError(f"{where}: kind = {_shown(value)} is unknown; give one of {', '.join(_KINDS)}")
+
+
+def _whole(where: str, key: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{where}: {key} = {_shown(value)} is not a whole number; number from 0")
+    return value
+
+
+def _time(where: str, key: str, value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{where}: {key} = {_shown(value)} is not a number; give a time of at least 0")
+    if not 0 <= value <= _MAX_TIME:
+        way = "give a time of at least 0" if value < 0 or math.isnan(value) else f"the limit is {_MAX_TIME:.0e}"
+        raise ValueError(f"{where}: {key} = {_shown(value)} is out of range; {way}")
+    return value
+
+
+def _shown(value: object) -> str:
+    """A refused value, on one line and not too long."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _check_micros(entries: Sequence[_Entry]) -> None:
+    """Refuse numbers that would call for more microbatches than there are events."""
+    for i, entry in enumerate(entries):
+        if entry.micro is not None and not 0 <= entry.micro < len(entries):
+            way = f"number microbatches from 0; {len(entries)} events hold at most {len(entries)}"
+            raise ValueError(f"events[{i}]: micro = {_shown(entry.micro)} is out of range; {way}")
+
+
+def _ticks(times: Sequence[int | float]) -> tuple[list[int], int, bool]:
+    """Times in ticks, ticks a unit (the least power of ten within the tolerance), and whether rounding shows."""
+    if all(isinstance(time, int) for time in times):
+        return [int(time) for time in times], 1, False
+    given = np.array(times, dtype=np.float64)
+    largest = float(given.max())
+    if 0 < largest < _LEAST_LARGEST:
+        raise ValueError(f"no time is above {largest}, too small to count in ticks; give times in a smaller unit")
+    ticks_per_unit = 1
+    while True:
+        scaled = given * ticks_per_unit
+        ticks = np.rint(scaled)
+        off = float(np.abs(scaled - ticks).max())
+        if off <= _TOLERANCE * largest * ticks_per_unit:
+            return ticks.astype(np.int64).tolist(), ticks_per_unit, off > _VISIBLE
+        ticks_per_unit *= 10
+
+
+def _events(entries: Sequence[_Entry], ticks: Sequence[int]) -> list[Event]:
+    """As written, but with B for BW in a list without W: its B is then the whole backward."""
+    split = any(entry.kind is Kind.W for entry in entries)
+    return [
+        Event(
+            kind=Kind.BW if entry.kind is Kind.B and not split else entry.kind,
+            stage=entry.stage,
+            virtual_stage=None if entry.micro is None else entry.stage,
+            microbatch=entry.micro,
+            start=ticks[2 * i],
+            end=ticks[2 * i + 1],
+        )
+        for i, entry in enumerate(entries)
+    ]
+
+
+def _even_out(events: list[Event]) -> list[Event]:
+    """Take off the tick by which rounding start and end apart makes one op of a kind longer than the next."""
+    seen = {(e.stage, e.kind, e.end - e.start) for e in events}
+    return [
+        Event(e.kind, e.stage, e.virtual_stage, e.microbatch, e.start, e.end - 1)
+        if e.end - e.start > 1 and (e.stage, e.kind, e.end - e.start - 1) in seen
+        else e
+        for e in events
+    ]
+
+
+def _distinct(entries: Sequence[_Entry], events: Sequence[Event]) -> list[Event]:
+    """The events without those whose id an earlier one has."""
+    first = {entry.id: i for i, entry in reversed(list(enumerate(entries)))}
+    return [event for i, event in enumerate(events) if first[entries[i].id] == i]
+
+
+def _infer(events: Sequence[Event], given_stages: int | None, ticks_per_unit: int) -> Instance:
+    """The instance that the list must have been made for."""
+    stages = given_stages if given_stages is not None else max(e.stage for e in events) + 1
+    if given_stages is None and stages > len(events):
+        raise ValueError(f"stage {stages - 1} is out of range of {len(events)} events; number stages from 0")
+    kinds = {e.kind for e in events}
+    fields: dict[str, object] = {
+        "name": f"event list; a tick is 1/{ticks_per_unit} of its unit of time" if ticks_per_unit > 1 else "event list",
+        "stages": stages,
+        "microbatches": max((e.microbatch for e in events if e.microbatch is not None), default=0) + 1,
+    }
+    if not 1 <= stages <= MAX_STAGES:
+        return Instance.model_validate(fields)  # which refuses it, in the words that an instance's file gets
+    durations = _Durations(events, stages)
+    fields["forward_ticks"] = durations.of(Kind.F)
+    if kinds & {Kind.B, Kind.W}:
+        first = {e.kind for e in events if e.stage == 0}
+        no_first_b = Kind.W in first and not first & {Kind.B, Kind.BW}
+        fields["backward_ticks"] = [None] * no_first_b + durations.of(Kind.B)[no_first_b:]
+        fields["weight_ticks"] = durations.of(Kind.W)
+        if Kind.BW in kinds:
+            fields["fused_backward_ticks"] = [None] * no_first_b + durations.of(Kind.BW)[no_first_b:]
+    else:
+        fields["fused_backward_ticks"] = durations.of(Kind.BW)
+    if Kind.O in kinds:
+        fields |= {"barrier": Barrier.POST_VALIDATION, "optimizer_ticks": durations.of(Kind.O, least=0)}
+    return Instance.model_validate(fields)
+
+
+class _Durations:
+    """How long ops take: by stage and kind the commonest, in a tie the one commoner on all stages, then the least."""
+
+    def __init__(self, events: Sequence[Event], stages: int) -> None:
+        self.stages = stages
+        self.counts = Counter((e.stage, e.kind, e.end - e.start) for e in events)
+        self.everywhere: Counter[tuple[Kind, int]] = Counter()
+        for (_, kind, ticks), count in self.counts.items():
+            self.everywhere[kind, ticks] += count
+
+    def of(self, kind: Kind, least: int = 1) -> list[int]:
+        """Ticks by stage; a stage without such an op has what the others take, ``least`` if none has one."""
+        seen: list[list[tuple[int, int, int]]] = [[] for _ in range(self.stages)]
+        for (stage, its_kind, ticks), count in self.counts.items():
+            if its_kind is kind and ticks >= least and 0 <= stage < self.stages:
+                seen[stage].append((count, self.everywhere[kind, ticks], -ticks))
+        others = max(
+            ((n, -t) for (k, t), n in self.everywhere.items() if k is kind and t >= least), default=(0, -least)
+        )
+        return [-max(row)[-1] if row else -others[-1] for row in seen]
+
+
+def _faults(entries: Sequence[_Entry]) -> Iterator[Fault]:
+    """What only a list can get wrong: its ids, and the dependencies that it claims itself."""
+    by_id: dict[str, _Entry] = {}
+    for i, entry in enumerate(entries):
+        if by_id.setdefault(entry.id, entry) is not entry:
+            yield Fault("duplicate_task", f"events[{i}]: id {_shown(entry.id)} is used by an event before it")
+    for i, entry in enumerate(entries):
+        for other in entry.depends_on:
+            awaited = by_id.get(other)
+            where = f"events[{i}] (id {_shown(entry.id)})"
+            if awaited is None:
+                yield Fault("missing_dependency", f"{where} depends on {_shown(other)}, which no event has as its id")
+            elif entry.start < awaited.end:
+                text = f"{where} starts at {entry.start}, {_shown(other)} that it depends on ends at {awaited.end}"
+                yield Fault("dependency_violation", text)
+    waits: dict[str, list[str]] = {}
+    for entry in entries:
+        waits.setdefault(entry.id, []).extend(other for other in entry.depends_on if other in by_id)
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        circle = [_shown(other) for other in reversed(error.args[1][1:])]
+        chain = ", which depends on ".join([*circle[:6], *(["..."] if len(circle) > 6 else []), circle[0]])
+        yield Fault("cycle", f"{len(circle)} events depend on each other in a circle: {chain}")
