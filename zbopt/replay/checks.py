@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zbopt.formats.torch_csv import COMPUTE, Action, Op, Rows
-from zbopt.instance import Instance, Kind
+from zbopt.instance import Instance
+from zbopt.replay.lowering import lower
 from zbopt.schedule import Schedule
+from zbopt.validator import validate
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +37,27 @@ class RefusedError(ValueError):
         super().__init__(f"refused before start: {refusals[0]}{more}")
 
 
+def refuse(schedule: Schedule, *, single_process: bool) -> Rows:
+    """The actions of ``schedule``, checked.
+
+    Raises:
+        RefusedError: Something does not hold.
+    """
+    found = check_schedule(schedule)
+    if not found:
+        rows = lower(schedule, single_process=single_process)
+        found = check_rows(rows, schedule.instance)
+    if found:
+        raise RefusedError(found)
+    return rows
+
+
 def check_schedule(schedule: Schedule) -> list[Refusal]:
-    """Reasons in the schedule itself: more than one iteration, or an optimizer step before its gradients."""
-    refusals = []
+    """Reasons in the schedule itself: what the validator finds, or more than one iteration."""
     late = next((e for e in schedule.events if e.iteration), None)
     if late is not None:
-        refusals.append(Refusal("several_iterations", f"{late.id}: replay runs files of one iteration; cut the file"))
-    ends: dict[int, int] = defaultdict(int)
-    for e in schedule.events:
-        if e.kind in (Kind.W, Kind.BW):
-            ends[e.stage] = max(ends[e.stage], e.end)
-    for e in schedule.events:
-        if e.kind is Kind.O and e.start < ends[e.stage]:
-            text = (
-                f"{e.id} starts at {e.start}, the stage's last weight gradient ends at {ends[e.stage]}; move it after"
-            )
-            refusals.append(Refusal("optimizer_before_gradient", text))
-    return refusals
+        return [Refusal("several_iterations", f"{late.id}: replay runs files of one iteration; cut the file")]
+    return [Refusal(v.code.value, v.message) for v in validate(schedule.instance, schedule).violations]
 
 
 def check_rows(rows: Rows, instance: Instance) -> list[Refusal]:

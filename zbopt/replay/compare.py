@@ -55,7 +55,7 @@ def deviation(found: Tensor, expected: Tensor) -> float:
     gap = (found.double() - expected.double()).abs().max()
     size = expected.double().abs().max()
     error = float(gap / size) if size > 0 else float("inf")
-    return error if error == error else float("inf")  # noqa: PLR0124 - NaN is the one number unequal to itself
+    return error if error == error else float("inf")  # NaN is unequal to itself
 
 
 class Comparison:

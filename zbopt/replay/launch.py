@@ -15,14 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from zbopt.replay.checks import refuse
 from zbopt.replay.spec import Job, Jobs
+from zbopt.schedule import Schedule
 
 _POLL_S = 0.05
 _GRACE_S = 5.0
 """Beyond the timeout: what a process needs to notice, report and exit."""
 
 
-class ReplayError(RuntimeError):
+class ReplayError(ValueError):
     """A run that failed; the message names the process, the op, and how to go on."""
 
 
@@ -62,6 +64,40 @@ def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> l
         team.wait(timeout_s)
         results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         return results
+
+
+def under_torchrun() -> bool:
+    """This process is one of several that torchrun, or something like it, started."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+
+
+def execute(jobs: Sequence[Job], schedule: Schedule | None, *, timeout_s: float) -> list[dict[str, Any]] | None:
+    """Run ``jobs`` wherever this is: in processes of their own, or as one of those that torchrun started.
+
+    Args:
+        jobs: Alike in device, processes and replicas.
+        schedule: What they run, checked before anything starts; ``None`` for a profile.
+        timeout_s: Longest wait of a process for another.
+
+    Returns:
+        The results, or ``None`` on every rank but the first under torchrun.
+
+    Raises:
+        RefusedError: The engine would silently err.
+        ReplayError: torch is missing, or a process failed.
+    """
+    require_torch()
+    first = jobs[0]
+    processes = 1
+    if schedule is not None:
+        if not first.damage:
+            refuse(schedule, single_process=first.single_process)
+        processes = 1 if first.single_process else schedule.instance.stages * first.training.data_parallel
+    if not under_torchrun():
+        return launch(jobs, processes, timeout_s=timeout_s)
+    from zbopt.replay.worker import run_all  # here, so that what needs no run needs no torch
+
+    return run_all(Jobs(jobs=tuple(jobs), timeout_s=timeout_s, results=""))
 
 
 class _Team:

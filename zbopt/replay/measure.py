@@ -88,7 +88,7 @@ class _Probe:
         return self.clock.read(self.clock.stamp()) - self.clock.read(begin)
 
     def _memory(self) -> dict[str, int]:
-        """Bytes that one microbatch keeps after F, and after B until W."""
+        """Bytes that one microbatch keeps at most, and after B until W."""
         empty = self.meter.bytes()
         self.queue.hold = self.meter.hold
         with self.meter.watching():
@@ -100,7 +100,7 @@ class _Probe:
         self.queue.take()()
         self.queue.hold = None
         self.optimizer.zero_grad()
-        return {"activation_bytes": max(kept, 0), "held_bytes": max(0, min(held, kept))}
+        return {"activation_bytes": max(kept, held), "held_bytes": held}
 
 
 def _example(network: Network, takes: Tensor, first: bool) -> Tensor:

@@ -32,7 +32,7 @@ class Residual(nn.Module):
 class Attention(nn.Module):
     """Transformer block with causal attention, norms first.
 
-    Queries, keys and values have no bias: a key's bias has no effect, so its gradient is rounding noise, and AdamW would
+    Queries, keys and values have no bias: a key's has no effect, so its gradient is rounding noise, and AdamW would
     make steps of that noise.
     """
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zbopt.formats.torch_csv import Action
 from zbopt.instance import Barrier, Kind
-from zbopt.replay.checks import RefusedError, check_rows, check_schedule
+from zbopt.replay.checks import refuse
 from zbopt.replay.damage import Damage
 from zbopt.replay.deferred import WeightQueue, defer_weights
 from zbopt.replay.engine import Engine, Slice
@@ -86,10 +86,11 @@ class Pipeline:
         return Part(module, optimizer_of(module.parameters(), self.training), queue)
 
     def _engine(self) -> Engine:
-        rows = lower(self.schedule, single_process=len(set(self.groups.stage_of)) == 1)
-        refusals = check_schedule(self.schedule) + check_rows(rows, self.instance)
-        if refusals and self.damage is None:
-            raise RefusedError(refusals)
+        single = len(set(self.groups.stage_of)) == 1
+        undamaged = self.damage is None
+        rows = (
+            refuse(self.schedule, single_process=single) if undamaged else lower(self.schedule, single_process=single)
+        )
         self._prefix = prefixes(rows, self.groups.stage_of)[self.groups.stage]
         if self.recorder.meter is not None:
             for part in self.parts.values():
@@ -164,6 +165,11 @@ class Pipeline:
         """Everything of the steps so far is final; needed before weights are read under post-validation."""
         if self.post is not None:
             self._validate()
+
+    @property
+    def rollbacks(self) -> int:
+        """Optimistic steps taken back so far."""
+        return self.post.rollbacks if self.post is not None else 0
 
     def _zero_grad(self) -> None:
         for part in self.parts.values():

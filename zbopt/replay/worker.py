@@ -21,7 +21,7 @@ from zbopt.replay.damage import Damage
 from zbopt.replay.groups import Groups, join
 from zbopt.replay.lowering import in_microbatch_order
 from zbopt.replay.measure import measure
-from zbopt.replay.observe import CpuClock, CudaClock, MemoryMeter, Progress, Recorder
+from zbopt.replay.observe import CpuClock, CudaClock, MemoryMeter, Progress, Recorder, checksum
 from zbopt.replay.spec import Job, Jobs
 from zbopt.replay.training import Pipeline
 from zbopt.schedule import Schedule, read_schedule
@@ -74,10 +74,12 @@ class Worker:
         recorder = self._recorder(job)
         hooks = {"after_gradients": comparison.after_gradients, "after_update": comparison.after_update}
         pipeline = comparison.pipeline = self._pipeline(job, schedule, groups, recorder, **hooks)
+        rollbacks = 0
         while pipeline.step_number < job.training.steps:
             if pipeline.step_number == job.resume_at:
                 path = _shared(str(checkpoint.save(pipeline, Path(job.checkpoint_dir or "."))))
                 other = job.network.model_copy(update={"seed": job.network.seed + 1})
+                rollbacks += pipeline.rollbacks
                 fresh = job.model_copy(update={"network": other})
                 pipeline = comparison.pipeline = self._pipeline(fresh, schedule, groups, recorder, **hooks)
                 checkpoint.load(pipeline, Path(path))
@@ -86,13 +88,12 @@ class Worker:
             pipeline.run_step()
         pipeline.finish()
         summary = comparison.summary()
-        summary["rollbacks"] = pipeline.post.rollbacks if pipeline.post else None
+        summary["rollbacks"] = rollbacks + pipeline.rollbacks
         parts = gather(summary)
         if parts is None:
             return None
         expected = comparison.in_order and not job.network.is_tied
-        rollbacks = [part["rollbacks"] for part in parts]
-        return merge(parts) | {"bit_equality_expected": expected, "rollbacks": rollbacks}
+        return merge(parts) | {"bit_equality_expected": expected, "rollbacks": [part["rollbacks"] for part in parts]}
 
     def _baseline(self, job: Job, schedule: Schedule) -> list[Step]:
         shape = (schedule.instance.virtual_stages, schedule.instance.microbatches)
@@ -130,17 +131,25 @@ class Worker:
         parts = gather({"replica": groups.replica, "steps": steps, "weights": weights, "decisions": decisions})
         if parts is None:
             return None
-        own = [part for part in parts if part["replica"] == 0]
-        return {
-            "first_step": first,
-            "decisions": own[0]["decisions"],
-            "weights": {k: v for part in own for k, v in part["weights"].items()},
-            "losses": [next((p["steps"][i]["losses"] for p in own if p["steps"][i]["losses"]), []) for i in range(len(steps))],
-            "steps": [
-                {"step": s["step"], "events": [e for part in own for e in part["steps"][i]["events"]]}
-                for i, s in enumerate(steps)
-            ],
-        }
+        return _merged_steps([part for part in parts if part["replica"] == 0]) | {"first_step": first}
+
+
+def _merged_steps(parts: list[Result]) -> Result:
+    """The steps of one replica, from its processes'."""
+    steps = []
+    for rows in zip(*(part["steps"] for part in parts), strict=True):
+        steps.append(
+            {
+                "step": rows[0]["step"],
+                "losses": next((row["losses"] for row in rows if row["losses"]), []),
+                "events": [event for row in rows for event in row["events"]],
+            }
+        )
+    return {
+        "decisions": parts[0]["decisions"],
+        "weights": {name: value for part in parts for name, value in part["weights"].items()},
+        "steps": steps,
+    }
 
 
 def device_of(job: Job) -> torch.device:
@@ -208,8 +217,6 @@ def _events(recorder: Recorder, groups: Groups) -> list[Result]:
 
 
 def _weights_checksum(pipeline: Pipeline) -> dict[str, str]:
-    from zbopt.replay.observe import checksum
-
     return {name: checksum(parameter) for name, parameter in pipeline.named_parameters()}
 
 

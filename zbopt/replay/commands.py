@@ -1,0 +1,341 @@
+"""``zbopt replay | prove | qualify | diff | profile``. Loads torch only when one of them runs something.
+
+Each returns its exit code: 0, or 1 where numbers differ or a proof failed. Wrong calls and failed runs raise
+``ValueError``.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zbopt.instance import Instance, placement_of, write_instance
+from zbopt.replay.diff import compare
+from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags, takes
+from zbopt.replay.launch import execute, under_torchrun
+from zbopt.replay.qualify import (
+    Report,
+    baseline_of,
+    dependencies,
+    jobs_of,
+    memory,
+    numbers,
+    performance,
+    proving,
+    trace_of,
+)
+from zbopt.replay.spec import Job
+from zbopt.replay.trace import Trace, read_trace, write_trace
+from zbopt.schedule import Schedule, read_schedule, write_schedule
+
+TraceFlag = Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write what ran to this file.")]
+ObservedFlag = Annotated[
+    Path | None, typer.Option("--observed", metavar="FILE", help="Write the median step as a schedule file.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("replay")(replay_command)
+    app.command("prove")(prove_command)
+    app.command("qualify")(qualify_command)
+    app.command("diff")(diff_command)
+    app.command("profile")(profile_command)
+
+
+@takes(NetworkFlags, TrainingFlags, RunFlags)
+def replay_command(
+    network: NetworkFlags,
+    training: TrainingFlags,
+    run: RunFlags,
+    *,
+    schedule: ScheduleArgument,
+    trace: TraceFlag = None,
+    observed: ObservedFlag = None,
+    checksums: Annotated[bool, typer.Option("--checksums", help="Of outputs and gradients, in the trace.")] = False,
+    checkpoint_every: Annotated[
+        int | None, typer.Option("--checkpoint-every", help="Steps between checkpoints in --checkpoint-dir.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Start from the last checkpoint there.")] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Train a small network by SCHEDULE on PyTorch, and report what ran when."""
+    plan = read_schedule(schedule)
+    more = {"checksums": checksums, "checkpoint_every": checkpoint_every, "resume": resume}
+    job = run.job("replay", schedule, network.build(), training.build(3), **more)
+    if (resume or checkpoint_every) and job.checkpoint_dir is None:
+        raise ValueError("checkpoints have no folder; give --checkpoint-dir")
+    results = execute([job], plan, timeout_s=run.timeout)
+    if results is None:
+        return 0
+    if not results[0]["steps"]:
+        raise ValueError(f"{job.checkpoint_dir}: its last checkpoint has all {job.training.steps} steps; raise --steps")
+    ran = trace_of(job, plan, results[0])
+    if trace:
+        write_trace(ran, trace)
+    if observed:
+        write_schedule(ran.observed(), observed)
+    _replayed(ran, plan, as_json=as_json)
+    return 0
+
+
+def _replayed(ran: Trace, plan: Schedule, *, as_json: bool) -> None:
+    step, found = ran.best_step(), compare(plan, ran)
+    record = {
+        "steps": len(ran.steps),
+        "decisions": [list(decision) for decision in ran.decisions],
+        "losses": [list(s.losses) for s in ran.steps],
+        "makespan_ns": [s.makespan_ns for s in ran.steps],
+        "median_step": step.step,
+        "tick_ns": found.tick_ns,
+        "planned_makespan_ns": found.planned_makespan,
+        "makespan_error": found.makespan_error,
+        "simulated": ran.simulated,
+        "weights": ran.weights,
+    }
+    if as_json:
+        typer.echo(json.dumps(record))
+        return
+    kind = "simulated: ops only wait" if ran.simulated else f"{ran.network.kind}, {ran.network.dtype}"
+    typer.echo(f"{len(ran.steps)} steps on {ran.processes} processes ({ran.device}; {kind})")
+    for s, (_, act, norm) in zip(ran.steps, ran.decisions, strict=False):
+        loss = sum(s.losses) / len(s.losses) if s.losses else float("nan")
+        typer.echo(f"  step {s.step}: loss {loss:.6g}, norm {norm:.6g}, {act}, {s.makespan_ns / 1e6:.2f} ms")
+    typer.echo(
+        f"median step {step.step}: {step.makespan_ns / 1e6:.2f} ms, plan {found.planned_makespan / 1e6:.2f} ms "
+        f"at {found.tick_ns / 1e6:.4g} ms a tick, error {found.makespan_error:+.1%}"
+    )
+
+
+@takes(NetworkFlags, TrainingFlags, RunFlags)
+def prove_command(
+    network: NetworkFlags,
+    training: TrainingFlags,
+    run: RunFlags,
+    *,
+    schedule: ScheduleArgument,
+    as_json: JsonFlag = False,
+) -> int:
+    """Compare every gradient, weight and optimizer state of SCHEDULE with a plain loop in one process.
+
+    Five steps, unless told otherwise: step 1 overflows, step 3 is clipped, and everything is stopped and resumed before
+    step 2.
+    """
+    plan = read_schedule(schedule)
+    told = training.build(5)
+    told = told.model_copy(update=proving(told))
+    with ExitStack() as stack:
+        folder = run.checkpoint_dir
+        if folder is None and not under_torchrun():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbopt-prove-")))
+        job = run.job("prove", schedule, network.build(), told)
+        if folder is not None and told.steps > 2:
+            job = job.model_copy(update={"checkpoint_dir": str(folder), "resume_at": 2})
+        results = execute([job], plan, timeout_s=run.timeout)
+    if results is None:
+        return 0
+    found = results[0]
+    passed = found["first_difference"] is None
+    if as_json:
+        typer.echo(json.dumps({"passed": passed} | found))
+    else:
+        for line in _proof(found, job):
+            typer.echo(line)
+    return 0 if passed else 1
+
+
+def _proof(found: dict[str, Any], job: Job) -> list[str]:
+    part = numbers(found)
+    asked = "bit for bit" if found["bit_equality_expected"] else "within limits: order of addition or tied weights"
+    resumed = f", resumed before step {job.resume_at}" if job.resume_at else ""
+    return [
+        f"numbers {part.outcome}: {part.sentence}",
+        f"  asked: {asked}; steps: {', '.join(found['decisions'])}{resumed}",
+        f"  optimistic steps taken back, by process: {found['rollbacks']}",
+    ]
+
+
+@takes(NetworkFlags, TrainingFlags, RunFlags)
+def qualify_command(
+    network: NetworkFlags,
+    training: TrainingFlags,
+    run: RunFlags,
+    *,
+    schedule: ScheduleArgument,
+    baseline: Annotated[
+        Path | None, typer.Option("--baseline", help="Schedule to beat; default 1F1B, written beside SCHEDULE.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Four proofs in one report: dependencies, numbers, memory, performance. What could not run never passes."""
+    plan = read_schedule(schedule)
+    report = _qualify(plan, schedule, baseline, network, training, run)
+    if report is None:
+        return 0
+    if as_json:
+        typer.echo(json.dumps(report.document(), default=str))
+    else:
+        typer.echo(f"{report.schedule}: {report.verdict}")
+        for part in report.parts:
+            typer.echo(f"  {part.name:<13}{part.outcome:<8} {part.sentence}")
+        if report.baseline:
+            typer.echo(f"  to go back, run {report.baseline} instead: same network, batch and accumulation")
+    return 0 if report.verdict == "qualified" else 1
+
+
+def _qualify(
+    plan: Schedule,
+    schedule: Path,
+    baseline: Path | None,
+    network: NetworkFlags,
+    training: TrainingFlags,
+    run: RunFlags,
+) -> Report | None:
+    invalid = dependencies(plan, None)
+    if invalid.outcome == "failed":
+        return Report(str(schedule), None, (invalid, numbers(None), memory(plan, None, None), performance(None, None)))
+    rival = read_schedule(baseline) if baseline else baseline_of(plan.instance)
+    if rival is not None and baseline is None:
+        baseline = schedule.with_suffix(".baseline.json")
+        if not under_torchrun():
+            write_schedule(rival, baseline)
+    with tempfile.TemporaryDirectory(prefix="zbopt-qualify-") as name:
+        settings = {"device": run.device.value, "single_process": run.single_process}
+        folder = str(run.checkpoint_dir or name)
+        replayed, proved = jobs_of(schedule, network.build(), training.build(4), plan, **settings)
+        proved = proved.model_copy(update={"checkpoint_dir": folder})
+        simulated = replayed.network.kind == "wait"
+        jobs = [replayed] if simulated else [replayed, proved]
+        results = execute(jobs, plan, timeout_s=run.timeout)
+        rivals = None
+        if rival is not None and baseline is not None:
+            again = replayed.model_copy(update={"schedule": str(baseline)})
+            rivals = execute([again], rival, timeout_s=run.timeout)
+    if results is None:
+        return None
+    ran = trace_of(replayed, plan, results[0])
+    other = trace_of(again, rival, rivals[0]) if rival is not None and rivals else None
+    costs = None if simulated else _costs(replayed, plan.instance.virtual_stages, run.timeout)
+    parts = (
+        dependencies(plan, ran),
+        numbers(None if simulated else results[1]),
+        memory(plan, None if simulated else ran, costs),
+        performance(ran, other),
+    )
+    return Report(str(schedule), str(baseline) if rival is not None else None, parts)
+
+
+def _costs(job: Job, virtual_stages: int, timeout_s: float) -> dict[str, Any]:
+    """What each virtual stage takes and keeps on this device."""
+    alone = {"task": "profile", "virtual_stages": virtual_stages, "single_process": True, "schedule": None}
+    results = execute([job.model_copy(update=alone)], None, timeout_s=timeout_s)
+    if not results:
+        raise ValueError("no costs came back; run qualify on one machine")
+    return results[0]
+
+
+def diff_command(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Schedule file.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="What zbopt replay --trace wrote.")],
+    step: Annotated[int | None, typer.Option("--step", help="Step of the trace; default the median one.")] = None,
+    tolerance_us: Annotated[float, typer.Option("--tolerance-us", help="Lateness that counts.")] = 1000.0,
+    rows: Annotated[int, typer.Option("--rows", help="Latest events to print.")] = 10,
+    as_json: JsonFlag = False,
+) -> int:
+    """Compare PLAN with TRACE event by event, and name the first that started later than it could, and why."""
+    ran, planned = read_trace(trace), read_schedule(plan)
+    chosen = ran.best_step() if step is None else next((s for s in ran.steps if s.step == step), None)
+    if chosen is None:
+        raise ValueError(f"{trace}: there is no step {step}; it has steps {[s.step for s in ran.steps]}")
+    found = compare(planned, ran, chosen)
+    first = found.first_late(round(tolerance_us * 1000))
+    if as_json:
+        record = {k: v for k, v in asdict(found).items() if k != "rows"} | {
+            "makespan_error": found.makespan_error,
+            "first_late": asdict(first) if first else None,
+            "rows": [
+                asdict(r) | {"start_error": r.start_error, "duration_error": r.duration_error} for r in found.rows
+            ],
+        }
+        typer.echo(json.dumps(record))
+        return 0
+    typer.echo(
+        f"makespan {found.makespan / 1e6:.2f} ms, planned {found.planned_makespan / 1e6:.2f} ms "
+        f"({found.makespan_error:+.1%}; a tick is {found.tick_ns / 1e6:.4g} ms); {len(found.missing)} events missing, "
+        f"{len(found.unplanned)} not planned"
+    )
+    typer.echo("  latest events, in ms: start error, duration error, waited for input, waited for stage, late")
+    for row in sorted(found.rows, key=lambda r: -r.late)[:rows]:
+        figures = (row.start_error, row.duration_error, row.dependency_wait, row.resource_wait, row.late)
+        typer.echo(f"  {row.id:<22}" + "".join(f"{value / 1e6:>10.2f}" for value in figures) + f"  {row.why}")
+    if first is None:
+        typer.echo(f"no event started more than {tolerance_us / 1000:g} ms later than it could")
+    else:
+        typer.echo(f"first late: {first.id}, {first.late / 1e6:.2f} ms after it could: {first.why}")
+    return 0
+
+
+@takes(NetworkFlags, RunFlags)
+def profile_command(
+    network: NetworkFlags,
+    run: RunFlags,
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Instance file to write.")],
+    stages: Annotated[int, typer.Option("--stages", min=1, help="Devices of the pipeline.")],
+    micro: Annotated[int, typer.Option("--micro", min=1, help="Microbatches of the step.")] = 8,
+    placement: Annotated[str, typer.Option("--placement", help="linear, interleaved or v.")] = "linear",
+    virtual: Annotated[int, typer.Option("--virtual", min=1, help="Virtual stages a stage.")] = 1,
+    mem_limit: Annotated[int | None, typer.Option("--mem-limit", help="Bytes of activations a stage.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measurements of each op.")] = 9,
+    as_json: JsonFlag = False,
+) -> int:
+    """Measure F, B, W, BW and memory of each virtual stage on this device, and write an instance."""
+    stage_of = placement_of(placement, stages, virtual)
+    job = run.job("profile", None, network.build(), TrainingFlags().build(1), repeats=repeats)
+    if job.network.kind == "wait":
+        raise ValueError("network wait costs nothing to measure; choose mlp or gpt")
+    costs = _costs(job, len(stage_of), run.timeout)
+    instance = _instance(costs, stage_of, micro, mem_limit, f"profile of {job.network.kind} on {job.device}")
+    write_instance(instance, output)
+    if as_json:
+        typer.echo(json.dumps(costs))
+        return 0
+    typer.echo(f"{output}: times in us by virtual stage, bytes of a microbatch, and of them kept until W")
+    columns = ("forward_ns", "backward_ns", "weight_ns", "fused_backward_ns")
+    for v, stage in enumerate(stage_of):
+        times = "".join(f"{costs[name][v] / 1000:>10.0f}" for name in columns)
+        typer.echo(f"  v{v} on stage {stage}: {times}{costs['activation_bytes'][v]:>12}{costs['held_bytes'][v]:>12}")
+    return 0
+
+
+def _instance(
+    costs: dict[str, Any], stage_of: tuple[int, ...], micro: int, mem_limit: int | None, name: str
+) -> Instance:
+    """The measured costs as an instance in microseconds and bytes, times rounded up."""
+
+    def ticks(key: str) -> list[int]:
+        return [-(-value // 1000) for value in costs[key]]
+
+    fields: dict[str, Any] = {
+        "name": name,
+        "stages": max(stage_of) + 1,
+        "microbatches": micro,
+        "stage_of": stage_of,
+        "tick": "1us",
+        "forward_ticks": ticks("forward_ns"),
+        "backward_ticks": ticks("backward_ns"),
+        "weight_ticks": ticks("weight_ns"),
+        "fused_backward_ticks": ticks("fused_backward_ns"),
+        "activation": costs["activation_bytes"],
+        "weight_share": [
+            str(Fraction(h, k)) if k else 0 for k, h in zip(costs["activation_bytes"], costs["held_bytes"], strict=True)
+        ],
+    }
+    return Instance.model_validate(fields | ({"memory_cap": mem_limit} if mem_limit else {}))

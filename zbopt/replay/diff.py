@@ -1,0 +1,189 @@
+"""Plan against trace: where time was lost, joined by event id, and what each late event waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from zbopt.instance import Kind
+from zbopt.replay.trace import Trace, TraceEvent, TraceStep
+from zbopt.schedule import Event, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One event, in plan and trace. Times in nanoseconds; the plan's are scaled to the trace's clock.
+
+    ``dependency_wait`` is how long the idle stage waited for the event's input, ``resource_wait`` how long the ready
+    event waited for its stage, ``late`` how long it started after it could: both input and stage were there.
+    """
+
+    id: str
+    planned_start: int
+    start: int
+    planned_duration: int
+    duration: int
+    dependency_wait: int
+    resource_wait: int
+    late: int
+    why: str
+
+    @property
+    def start_error(self) -> int:
+        """Observed minus planned start."""
+        return self.start - self.planned_start
+
+    @property
+    def duration_error(self) -> int:
+        """Observed minus planned duration."""
+        return self.duration - self.planned_duration
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """All rows in order of observed start, and the whole's figures. ``tick_ns`` is what one tick of the plan took."""
+
+    tick_ns: float
+    planned_makespan: int
+    makespan: int
+    rows: tuple[Row, ...]
+    missing: tuple[str, ...]
+    unplanned: tuple[str, ...]
+
+    @property
+    def makespan_error(self) -> float:
+        """(observed - planned) / planned."""
+        return (self.makespan - self.planned_makespan) / self.planned_makespan
+
+    def first_late(self, tolerance_ns: int) -> Row | None:
+        """The first event that started more than ``tolerance_ns`` after it could; ``None``: there is none."""
+        return next((row for row in self.rows if row.late > tolerance_ns), None)
+
+
+def tick_ns(plan: Schedule, trace: Trace, step: TraceStep) -> float:
+    """Nanoseconds of a tick: what the plan says, what the simulation was told, or the ratio of all work."""
+    text = plan.instance.tick
+    if trace.simulated:
+        return trace.network.tick_s * 1e9
+    if text != "unit":
+        digits = text.rstrip("nums")
+        return int(digits) * {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}[text.removeprefix(digits)]
+    planned = sum(e.end - e.start for e in plan.events if e.kind is not Kind.O)
+    return sum(e.end - e.start for e in step.events if e.kind is not Kind.O) / planned
+
+
+def compare(plan: Schedule, trace: Trace, step: TraceStep | None = None) -> Diff:
+    """Join ``plan`` and one step of ``trace`` (by default the median one) by event id.
+
+    B and W that ran as one backward are joined with the observed BW: B takes its start, W its end.
+    """
+    step = step or trace.best_step()
+    scale = tick_ns(plan, trace, step)
+    steps = plan.instance.optimizer_ticks is not None
+    observed = {e.event(0).id: e for e in step.events if steps or e.kind is not Kind.O}
+    planned = {e.id: e for e in plan.events}
+    origin = min(e.start for e in observed.values())
+    plan_origin = min(e.start for e in plan.events)
+    waits = _Waits(plan, observed.values(), scale)
+    rows, missing, seen = [], [], set()
+    for event in sorted(plan.events, key=lambda e: e.start):
+        found, joined = _observed(event, observed)
+        if found is None:
+            missing.append(event.id)
+            continue
+        seen.add(found.event(0).id)
+        if joined and event.kind is Kind.W:
+            continue
+        length = _planned_length(event, planned, joined)
+        dependency, resource, late, why = waits.of(found)
+        rows.append(
+            Row(
+                id=event.id if not joined else found.event(0).id,
+                planned_start=round((event.start - plan_origin) * scale),
+                start=found.start - origin,
+                planned_duration=round(length * scale),
+                duration=found.end - found.start,
+                dependency_wait=dependency,
+                resource_wait=resource,
+                late=late,
+                why=why,
+            )
+        )
+    ends = [e.end for e in plan.events]
+    return Diff(
+        tick_ns=scale,
+        planned_makespan=round((max(ends) - plan_origin) * scale),
+        makespan=max(e.end for e in observed.values()) - origin,
+        rows=tuple(sorted(rows, key=lambda row: row.start)),
+        missing=tuple(missing),
+        unplanned=tuple(sorted(observed.keys() - seen)),
+    )
+
+
+def _observed(event: Event, observed: Mapping[str, TraceEvent]) -> tuple[TraceEvent | None, bool]:
+    """The observed event, and whether it is the BW that a planned B or W became."""
+    found = observed.get(event.id)
+    if found is None and event.kind in (Kind.B, Kind.W):
+        joined = observed.get(event.id.rpartition("/")[0] + "/BW")
+        return joined, joined is not None
+    return found, False
+
+
+def _planned_length(event: Event, planned: Mapping[str, Event], joined: bool) -> int:
+    weight = planned.get(event.id.rpartition("/")[0] + "/W") if joined else None
+    return event.end - event.start + (weight.end - weight.start if weight else 0)
+
+
+class _Waits:
+    """What each observed event waited for."""
+
+    def __init__(self, plan: Schedule, events: Iterable[TraceEvent], scale: float) -> None:
+        self.instance = plan.instance
+        self.comm_ns = plan.instance.comm_ticks * scale
+        self.events = sorted(events, key=lambda e: e.start)
+        self.by_op = {(e.kind, e.virtual_stage, e.microbatch): e for e in self.events}
+        self.before: dict[int, TraceEvent] = {}
+        rows: dict[int, list[TraceEvent]] = {}
+        for event in self.events:
+            rows.setdefault(event.stage, []).append(event)
+        for row in rows.values():
+            self.before |= {id(after): before for before, after in pairwise(row)}
+
+    def of(self, event: TraceEvent) -> tuple[int, int, int, str]:
+        """(dependency wait, resource wait, lateness, what the start hung on)."""
+        giver, ready = self._input(event)
+        before = self.before.get(id(event))
+        free = before.end if before else min(e.start for e in self.events)
+        could = max(ready, free)
+        if giver is not None and ready > free:
+            why = f"input from {giver.event(0).id}"
+        else:
+            why = f"stage busy with {before.event(0).id}" if before else "nothing"
+        late = max(0, event.start - could)
+        if late and event.start - event.asked >= late / 2:
+            why = f"its message came late, after {why}"
+        elif late:
+            why = f"the engine turned to it late, after {why}"
+        return max(0, ready - free), max(0, free - ready), late, why
+
+    def _input(self, event: TraceEvent) -> tuple[TraceEvent | None, int]:
+        """The event that gives the input, and when that is there; the step's start where none does."""
+        givers = [g for g in self._givers(event) if g is not None]
+        if not givers:
+            return None, min(e.start for e in self.events)
+        last = max(givers, key=lambda g: g.end)
+        away = last.stage != event.stage and event.kind is not Kind.O
+        return last, last.end + (round(self.comm_ns) if away else 0)
+
+    def _givers(self, event: TraceEvent) -> list[TraceEvent | None]:
+        v, micro = event.virtual_stage, event.microbatch
+        if event.kind is Kind.O or v is None:
+            return [e for e in self.events if e.stage == event.stage and e.kind in (Kind.W, Kind.BW)]
+        if event.kind is Kind.F:
+            return [self.by_op.get((Kind.F, v - 1, micro))]
+        if event.kind is Kind.W:
+            return [self.by_op.get((Kind.B, v, micro))]
+        if v == self.instance.virtual_stages - 1:
+            return [self.by_op.get((Kind.F, v, micro))]
+        return [self.by_op.get((Kind.B, v + 1, micro)), self.by_op.get((Kind.BW, v + 1, micro))]
