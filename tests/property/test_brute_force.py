@@ -32,8 +32,8 @@ def test_caps_of_a_fused_pipeline(cap: int, value: int) -> None:
 def test_unit_times() -> None:
     """Unit times, p = 2. Makespan m(F+B+W) + (p-1)F = 7 at m = 2.
 
-    Span: the first B of stage 0 comes 3 ticks after its first F at the earliest, and two forwards fill only two of them:
-    load 6 + 1 = 7 at m = 2; three fill them (ZB-H2, 2p - 1 in flight): the load, 9, at m = 3.
+    Span: the first B of stage 0 comes 3 ticks after its first F at the earliest, and two forwards fill only two of
+    them: load 6 + 1 = 7 at m = 2; three fill them (ZB-H2, 2p - 1 in flight): the load, 9, at m = 3.
     """
     assert optimum(Instance.uniform(stages=2, microbatches=2)) == 7
     assert optimum(Instance.uniform(stages=2, microbatches=2, objective="max_stage_span")) == 7
