@@ -30,8 +30,7 @@ from pydantic import (
 MAX_TICKS = 10**9
 """Longest single time. Longer ones say that the tick is too fine: CP-SAT's integers would overflow."""
 MAX_STAGES = 4096
-MAX_MICROBATCHES = 1_000_000
-MAX_FORWARDS = 1_000_000
+MAX_MICROBATCHES = MAX_FORWARDS = 1_000_000
 """Most forwards (virtual stages times microbatches): more tasks do not fit into memory."""
 MAX_AMOUNT = 10**9
 _AMOUNT = re.compile(r"\s*[+-]?\d{1,20}([./]\d{1,20})?\s*")
@@ -307,13 +306,15 @@ def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _WORDS = {
-    "extra_forbidden": "this version knows no such field",
+    **dict.fromkeys(_UNKNOWN, "this version knows no such field"),
     "missing": "is missing; give it",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "less_than": "must be below {lt}",
-    "int_type": "must be a whole number",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing", "finite_number"), "must be a whole number"),
+    **dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "must be an object with fields"),
     "string_type": "must be a text",
     "string_pattern_mismatch": "must be 'unit' or a duration such as 1us",
     "tuple_type": "must be a list, or one value for all",
@@ -326,12 +327,13 @@ _WORDS = {
 def first_error(error: ValidationError) -> str:
     """The first fault of a refused file or call, on one line; an unknown field first: it is often a misspelled one."""
     faults = error.errors(include_url=False)
-    fault = next((f for f in faults if f["type"] == "extra_forbidden"), faults[0])
+    fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
     words = _WORDS.get(fault["type"])
     text = words.format(**fault.get("ctx", {})) if words else fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "extra_forbidden":
-        return f"{where}: {text}{_near(str(fault['loc'][-1]))}"
+    if fault["type"] in _UNKNOWN:
+        ours = error.title == "Instance" or where.startswith("instance.")
+        return f"{where}: {text}{_near(str(fault['loc'][-1])) if ours else '; leave it out'}"
     given = fault["input"]
     text_given = "null" if given is None else repr(given) if isinstance(given, (int, float, str)) else ""
     shown = f" = {text_given}" if 0 < len(text_given) <= 60 else ""

@@ -153,6 +153,38 @@ def test_wrong_fields(
     assert refused(["solve", str(path)], capsys) == f"{path}: {message}"
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"start": 1.5}, "events[0].start = 1.5: must be a whole number"),
+        ({"kind": "Q"}, "events[0].kind = 'Q': must be 'F', 'B', 'W', 'BW' or 'O'; this version knows no other"),
+        ({"stage": None}, "events[0].stage = null: must be a whole number"),
+        ({"micro": 1}, "events[0].micro: this version knows no such field; leave it out"),
+        ({"start": float("nan")}, "events[0].start = nan: must be a whole number"),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_wrong_events(
+    change: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A schedule file with one wrong event: the line names the event, the field, the value and the limit."""
+    path = tmp_path / "schedule.json"
+    event = {"kind": "F", "stage": 0, "virtual_stage": 0, "microbatch": 0, "start": 0, "end": 1}
+    fields = {"schema": "zbopt.schedule/1", "instance": INSTANCE, "provenance": {"source": "test"}}
+    path.write_text(json.dumps(fields | {"events": [event | change]}))
+    assert refused(["validate", str(path)], capsys) == f"{path}: {message}"
+
+
+def test_wrong_parts_of_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A schedule without its events, and one of another version."""
+    path = tmp_path / "schedule.json"
+    fields = {"schema": "zbopt.schedule/1", "instance": INSTANCE, "provenance": {"source": "test"}}
+    path.write_text(json.dumps(fields))
+    assert refused(["show", str(path)], capsys) == f"{path}: events: is missing; give it"
+    path.write_text(json.dumps(fields | {"schema": "zbopt.schedule/2", "events": []}))
+    assert refused(["show", str(path)], capsys) == f"{path}: schema = 'zbopt.schedule/2': must be 'zbopt.schedule/1'"
+
+
 def test_missing_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A field that has no default has to be there."""
     path = tmp_path / "instance.json"

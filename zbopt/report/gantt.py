@@ -82,8 +82,9 @@ def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
     step = axis_step(grid.ticks, grid.columns, min(longest, 6) + 2)
     line = ""
     for time in range(0, grid.ticks + 1, step):
-        longer = line.ljust(grid.column_of(time)) + decimal_text((time + grid.origin) * per_tick)
-        if margin + len(longer) <= width:
+        column = grid.column_of(time)
+        longer = line.ljust(column) + decimal_text((time + grid.origin) * per_tick)
+        if margin + len(longer) <= width and (not line or len(line) < column):
             line = longer
     yield Text(f"{(unit or 'tick').ljust(margin)}{line}", no_wrap=True)
 
