@@ -6,7 +6,6 @@ other rules are the validator's.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from zbopt.instance import MAX_STAGES, Barrier, Instance, Kind, first_error, rea
 from zbopt.schedule import Event, Provenance, Schedule
 
 _REQUIRED = ("id", "stage", "micro", "kind", "start", "end")
-_KEYS = frozenset((*_REQUIRED, "dependsOn"))
+_KEYS = dict.fromkeys((*_REQUIRED, "dependsOn"))
 _MAX_TIME = 10**15
 _TOLERANCE = 1e-9
 """Most that rounding to ticks may move a time, as a share of the largest time."""
@@ -125,8 +124,8 @@ def _entry(i: int, record: Any) -> _Entry:
     for key in _REQUIRED:
         if key not in record and not (key == "micro" and kind is Kind.O):
             raise ValueError(f"{where}: {key} is missing; give it")
-    for key in record.keys() - _KEYS:
-        raise ValueError(f"{where}: {key!r} is no key of an event; give {', '.join(sorted(_KEYS))}, or leave it out")
+    for key in record.keys() - _KEYS.keys():
+        raise ValueError(f"{where}: {key!r} is no key of an event; give {', '.join(_KEYS)}, or leave it out")
     if not isinstance(record["id"], str):
         raise ValueError(f"{where}: id = {_shown(record['id'])} is not a text; give each event an id such as 's0f0'")
     depends_on = record.get("dependsOn", ())
@@ -163,7 +162,7 @@ def _time(where: str, key: str, value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{where}: {key} = {_shown(value)} is not a number; give a time of at least 0")
     if not 0 <= value <= _MAX_TIME:
-        way = "give a time of at least 0" if value < 0 or math.isnan(value) else f"the limit is {_MAX_TIME:.0e}"
+        way = f"the limit is {_MAX_TIME:.0e}" if value > _MAX_TIME else "give a time of at least 0"
         raise ValueError(f"{where}: {key} = {_shown(value)} is out of range; {way}")
     return value
 
