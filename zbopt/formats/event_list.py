@@ -291,18 +291,26 @@ def _faults(entries: Sequence[_Entry]) -> Iterator[Fault]:
     for i, entry in enumerate(entries):
         if by_id.setdefault(entry.id, entry) is not entry:
             yield Fault("duplicate_task", f"events[{i}]: id {_shown(entry.id)} is used by an event before it")
+    backwards = any(entry.end <= entry.start for entry in entries)
     for i, entry in enumerate(entries):
         for other in entry.depends_on:
             awaited = by_id.get(other)
-            where = f"events[{i}] (id {_shown(entry.id)})"
             if awaited is None:
-                yield Fault("missing_dependency", f"{where} depends on {_shown(other)}, which no event has as its id")
+                text = f"depends on {_shown(other)}, which no event has as its id"
+                yield Fault("missing_dependency", f"events[{i}] (id {_shown(entry.id)}) {text}")
             elif entry.start < awaited.end:
-                text = f"{where} starts at {entry.start}, {_shown(other)} that it depends on ends at {awaited.end}"
-                yield Fault("dependency_violation", text)
-    waits: dict[str, list[str]] = {}
+                backwards = True
+                text = f"starts at {entry.start}, {_shown(other)} that it depends on ends at {awaited.end}"
+                yield Fault("dependency_violation", f"events[{i}] (id {_shown(entry.id)}) {text}")
+    if backwards:  # otherwise every claim points back in time, and none can close a circle
+        yield from _circle(entries)
+
+
+def _circle(entries: Sequence[_Entry]) -> Iterator[Fault]:
+    """A circle of dependsOn, if there is one."""
+    waits: dict[str, list[str]] = {entry.id: [] for entry in entries}
     for entry in entries:
-        waits.setdefault(entry.id, []).extend(other for other in entry.depends_on if other in by_id)
+        waits[entry.id].extend(other for other in entry.depends_on if other in waits)
     try:
         TopologicalSorter(waits).prepare()
     except CycleError as error:
