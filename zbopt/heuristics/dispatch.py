@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from random import Random
 
 from zbopt.graph import memory_scale
@@ -50,9 +51,9 @@ class Dispatched:
     value: int
 
 
-def best_of(instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
+def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
     """The first of the best rules. After ``most_ops`` simulated ops no further rule is tried."""
-    costs = Costs(instance)
+    costs = Costs(name, instance)
     ops = max(1, 3 * instance.virtual_stages * instance.microbatches)
     tried = rules[: max(2, most_ops // ops)]
     results = [(rule, dispatch(costs, rule)) for rule in tried]
@@ -62,20 +63,19 @@ def best_of(instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[R
 class Costs:
     """An instance's times and memory as plain lists by virtual stage, and what each backward releases."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, name: str, instance: Instance) -> None:
         self.instance = instance
         scale = memory_scale(instance)
         self.activation = [int(a * scale) for a in instance.activation]
         self.held = [int(a * s * scale) for a, s in zip(instance.activation, instance.weight_share, strict=True)]
         self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
         self.whole = [sum(self.activation[v] for v in row) for row in self.on_stage]
-        no_limit = [w * instance.microbatches for w in self.whole]
+        no_limit = [w * (instance.microbatches + 1) for w in self.whole]
         caps = instance.memory_cap
         self.cap = no_limit if caps is None else [int(c * scale) for c in caps]
         for stage, cap in enumerate(caps or ()):
             if self.whole[stage] > self.cap[stage]:
-                needed = sum(instance.activation[v] for v in self.on_stage[stage])
-                raise CannotFitError("list", stage, needed + 0 * cap, cap)
+                raise CannotFitError(name, stage, Fraction(self.whole[stage], scale), cap)
 
     def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int, int]:
         """What answers an arriving gradient: kind, ticks, memory that stays for W (0: no W follows)."""
@@ -186,7 +186,8 @@ class _Simulation:
         """Memory has room for a forward, and all microbatches on the stage can be finished after it."""
         free = self.costs.cap[stage] - self.live[stage] - self.costs.activation[virtual_stage]
         held_here = self.costs.on_stage[stage]
-        if free < 0 or len(held_here) == 1:
+        whole = self.costs.whole[stage]
+        if free < 0 or free >= whole or len(held_here) == 1:
             return free >= 0
         activation, forwards = self.costs.activation, [self.forwards[v] for v in held_here]
         forwards[held_here.index(virtual_stage)] += 1
@@ -197,6 +198,8 @@ class _Simulation:
             if needs > free:
                 return False
             free += sum(self._holds(v, microbatch) for v in has)
+            if free >= whole:
+                return True
         return True
 
     def _released(self, virtual_stage: int) -> int:

@@ -21,9 +21,9 @@ def list_schedule(instance: Instance) -> Schedule:
     Raises:
         CannotFitError: A stage's cap is below one microbatch in all its virtual stages; no schedule fits then.
     """
-    rule, best = best_of(instance, _rules(instance), _MOST_OPS)
+    rule, best = best_of("list", instance, _rules(instance), _MOST_OPS)
     surprised = [replace(rule, surprise=share, seed=seed) for seed in range(64) for share in (0.02, 0.1)]
-    _, other = best_of(instance, surprised, _MOST_OPS)
+    _, other = best_of("list", instance, surprised, _MOST_OPS)
     return schedule_in_order("list", instance, min(best, other, key=lambda found: found.value).orders)
 
 

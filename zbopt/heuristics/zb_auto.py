@@ -30,7 +30,7 @@ def zb_auto(instance: Instance) -> Schedule:
         for alternate in (True, False)
         for limits in warm_ups(instance)
     ]
-    _, best = best_of(instance, rules, _MOST_OPS)
+    _, best = best_of("zb-auto", instance, rules, _MOST_OPS)
     return schedule_in_order("zb-auto", instance, best.orders)
 
 
