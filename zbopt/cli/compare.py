@@ -18,7 +18,7 @@ from zbopt.report.page import asked, bound_rows, comparison, lines_of
 from zbopt.report.record import Record, figures_record, tick_record
 from zbopt.report.words import amount_text, percent
 from zbopt.result import Result
-from zbopt.schedule import Schedule
+from zbopt.schedule import Schedule, Status
 
 OPTIMUM = "optimum"
 AUTOMATIC = "zb-auto"
@@ -46,6 +46,8 @@ def compare_command(problem: ProblemFlags, search: SearchFlags, json: JsonFlag =
     rows = list(heuristic_rows(asked_for.instance))
     result = search_for(asked_for.instance, search)
     rows.append(optimum_row(result))
+    if result.interrupted:
+        out.say("zbopt: interrupted: the row of the optimum is the best schedule so far")
     if json:
         out.record(compare_record(result, rows))
     else:
@@ -101,6 +103,7 @@ def compare_record(result: Result, rows: list[Row]) -> Record:
         "status": result.status.value,
         "lower_bound": result.bound.value,
         "proved_by": result.bound.proved_by,
+        "interrupted": result.interrupted,
         "rows": [
             {"schedule": r.schedule, **figures_record(r.figures), "fits": r.fits, "reason": r.reason} for r in rows
         ],
@@ -118,7 +121,8 @@ def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[
     reasons = [(r.schedule, r.reason) for r in rows if r.reason is not None]
     yield from comparison([head, *body], reasons, width)
     yield ""
-    yield f"{OPTIMUM}: {result.status.value}"
+    proved = "proved" if result.status is Status.OPTIMAL else "not proved; its row is the best schedule found"
+    yield f"{OPTIMUM}: {result.status.value if result.schedule is None else proved}"
     yield from lines_of(bound_rows(result), width)
 
 

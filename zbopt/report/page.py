@@ -12,6 +12,8 @@ from zbopt.result import Bound, Result
 from zbopt.schedule import Status
 
 _LABEL = 22
+_MOST_PEAKS = 16
+"""Of more stages, equal peaks in a row are counted instead of written out."""
 _OBJECTIVES = {Objective.MAKESPAN: "makespan", Objective.MAX_STAGE_SPAN: "largest stage span"}
 
 
@@ -133,8 +135,16 @@ def figures_rows(instance: Instance, known: Figures) -> Iterable[tuple[str, str]
         ),
     )
     caps = instance.memory_cap
-    peaks = ", ".join(map(amount_text, known.peak_memory))
-    yield "peak memory", f"{peaks} live activations by stage, cap {'none' if caps is None else runs_text(caps)}"
+    peaks = known.peak_memory
+    shown = ", ".join(map(amount_text, peaks)) if len(peaks) <= _MOST_PEAKS else runs_text(peaks)
+    cap = "none" if caps is None else runs_text(caps)
+    yield "peak memory", f"{shown}{_unit_of_memory(instance)} by stage, cap {cap}"
+
+
+def _unit_of_memory(instance: Instance) -> str:
+    """What an amount counts, where the instance keeps to the default: an activation of a stage is 1."""
+    wholes = {sum(instance.activation[v] for v in instance.virtual_stages_of(s)) for s in range(instance.stages)}
+    return " live activations" if wholes == {1} else ""
 
 
 def distance_rows(instance: Instance, value: int, best: Bound) -> Iterable[tuple[str, str]]:
