@@ -11,7 +11,7 @@ from zbopt.heuristics.dispatch import Rule, best_of
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 
-_MOST_OPS = 600_000
+_MOST_OPS = 400_000
 """Ops to simulate over all rules: a few seconds."""
 
 
@@ -26,8 +26,8 @@ def zb_auto(instance: Instance) -> Schedule:
     require_split("zb-auto", instance)
     rules = [
         Rule(in_flight=limits, alternate=alternate, least_fill=fill, share_idle=shares)
-        for fill, shares in ((1.0, True), (0.0, False), (0.25, True))
         for alternate in (True, False)
+        for fill, shares in ((1.0, True), (0.0, False), (0.25, True))
         for limits in warm_ups(instance)
     ]
     _, best = best_of("zb-auto", instance, rules, _MOST_OPS)
