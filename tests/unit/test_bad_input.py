@@ -261,6 +261,15 @@ def test_output_is_refused_before_the_search(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+def test_output_never_replaces_the_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``zbopt solve x.json -o x.json`` would destroy what was asked."""
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(INSTANCE))
+    assert refused(["solve", str(path), "-o", str(path)], capsys) == (
+        f"-o {path}: is the instance itself; give another path"
+    )
+
+
 @pytest.mark.parametrize("command", ["solve", "compare"])
 def test_cap_below_one_activation_is_infeasible(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Stage 2 may hold half an activation, and one microbatch needs a whole one: exit code 1."""

@@ -34,7 +34,7 @@ def solve_command(problem: ProblemFlags, search: SearchFlags, output: OutputFlag
     """
     asked_for = problem_of(problem)
     if output is not None:
-        require_writable(output)
+        require_writable(output, problem.instance)
     result = search_for(asked_for.instance, search)
     written = None if output is None else _write(result, output)
     if result.interrupted:
@@ -87,16 +87,18 @@ def solve_page(problem: Problem, result: Result, output: Path | None) -> Sequenc
     return lines
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, instance: Path | None) -> None:
     """Refuse an output that could not be written, before the search and not after it.
 
     Raises:
-        ValueError: The path is a directory, lies in none, or may not be written.
+        ValueError: The path is a directory, lies in none, may not be written, or is the instance's own file.
     """
     folder = path.parent
     if path.is_dir():
         raise ValueError(f"-o {path}: is a directory; give the path of a file in it")
     if not folder.is_dir():
         raise ValueError(f"-o {path}: there is no directory {folder}; make it, or give another path")
+    if instance is not None and path.exists() and path.samefile(instance):
+        raise ValueError(f"-o {path}: is the instance itself; give another path")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise ValueError(f"-o {path}: may not be written; give another path")
