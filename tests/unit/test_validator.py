@@ -211,6 +211,37 @@ def test_late_alone_is_no_cycle() -> None:
     assert _codes(verdict) == {Code.DEPENDENCY_VIOLATION}
 
 
+def test_optimizer_in_a_circle() -> None:
+    """O before the W of its own stage waits for it, and it for O by the order of the stage."""
+    instance = Instance.uniform(stages=1, microbatches=1, barrier="global")
+    verdict = _check(instance, STEP[0], STEP[1], ("O", 0, None, 2, 2), ("W", 0, 0, 3, 4))
+    assert [violation.code for violation in verdict.violations] == [Code.OPTIMIZER_BEFORE_GRADIENT, Code.CYCLE]
+    assert verdict.violations[1].message.startswith("2 ops wait for each other in a circle: it0/s0/")
+
+
+def test_ops_at_one_time_have_no_order() -> None:
+    """W and B at the same time overlap, but neither comes before the other: no circle."""
+    verdict = _check(ONE, STEP[0], ("W", 0, 0, 1, 2), ("B", 0, 0, 1, 2))
+    assert _codes(verdict) == {Code.STAGE_OVERLAP, Code.DEPENDENCY_VIOLATION}
+
+
+def test_each_op_inside_a_long_one_overlaps() -> None:
+    """F takes 9 ticks; B and W, one after the other, both lie inside it."""
+    verdict = _check(ONE, ("F", 0, 0, 0, 9), ("B", 0, 0, 2, 3), ("W", 0, 0, 4, 5))
+    assert [line for line in _lines(verdict) if line.startswith("stage_overlap")] == [
+        "stage_overlap: stage 0: it0/s0/v0/mb0/B starts at 2, it0/s0/v0/mb0/F runs from 0 to 9",
+        "stage_overlap: stage 0: it0/s0/v0/mb0/W starts at 4, it0/s0/v0/mb0/F runs from 0 to 9",
+    ]
+
+
+def test_early_release_hides_no_other_activation() -> None:
+    """Microbatch 0 is released at 2, before its F at 5: that is nothing held, not one less. Microbatch 1 holds 1."""
+    instance = Instance.uniform(stages=1, microbatches=2)
+    late = (("B", 0, 0, 0, 1), ("W", 0, 0, 1, 2), ("F", 0, 0, 5, 6))
+    verdict = _check(instance, *late, ("F", 0, 1, 2, 3), ("B", 0, 1, 3, 4), ("W", 0, 1, 4, 5))
+    assert verdict.peak_memory == (Fraction(1),)
+
+
 def test_share_is_released_at_b() -> None:
     """F F B B W W, half held until W: 1, 2, then 2 - 1/2 after the first B; cap 3/2 is exceeded from 1 to 3."""
     instance = Instance.uniform(stages=1, microbatches=2, weight_share="1/2", memory_cap="3/2")
