@@ -83,7 +83,7 @@ def row(name: str, make: Callable[[], Schedule], instance: Instance) -> Row:
     try:
         known = figures(make())
     except (CannotFitError, NotApplicableError) as reason:
-        return Row(name, None, None, str(reason).removeprefix(f"{name}: "))
+        return Row(name, None, None, str(reason).removeprefix(f"{name}: ").removeprefix(f"{AUTOMATIC}: "))
     caps = instance.memory_cap
     return Row(name, known, caps is None or all(p <= c for p, c in zip(known.peak_memory, caps, strict=True)))
 
