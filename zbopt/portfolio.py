@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 from zbopt.bounds import lower_bound
-from zbopt.cpsat.child import Order
 from zbopt.cpsat.engine import SolverDiedError, run
+from zbopt.cpsat.order import Order
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance
 from zbopt.metrics import figures
+from zbopt.repeat import find_run, shortened, unrolled
 from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result
 from zbopt.schedule import Provenance, Schedule, Status, versions
 from zbopt.timing import schedule_of, starts_of
@@ -27,6 +29,9 @@ from zbopt.validator import validate
 log = logging.getLogger(__name__)
 
 DEFAULT_TIME_LIMIT_S = 60.0
+
+_BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] != "zb-auto")
+"""The one that meets the bound most often goes first."""
 
 
 def solve(
@@ -147,29 +152,47 @@ class _Solve:
         return True
 
     def try_heuristics(self) -> None:
-        for name, heuristic in HEURISTICS.items():
+        """Every heuristic until the bound is met or the time is over; on a long step by way of a short one."""
+        short = shortened(self.instance)
+        for name, heuristic in _BEST_FIRST:
             self.doing = f"heuristic {name}"
+            before = self.value
             try:
-                schedule = heuristic(self.instance)
+                schedule = heuristic(self.instance) if short is None else self.repeated(heuristic(short))
             except (CannotFitError, NotApplicableError) as reason:
                 log.info("%s: %s", name, reason)
                 continue
-            before = self.value
-            if self.offer(schedule) and self.value != before and self.value is not None:
+            if schedule is not None and self.offer(schedule) and self.value != before and self.value is not None:
                 self.best_heuristic = NamedValue(name, self.value)
-            if self.closed():
+            if self.closed() or (self.best is not None and self.elapsed_s() > self.limits.time_limit_s):
                 return
+        if self.best is None:
+            # Nothing repeats in any short step: the long one it is.
+            self.offer(HEURISTICS["list"](self.instance))
+
+    def repeated(self, short: Schedule) -> Schedule | None:
+        """The whole step from a schedule of a short one; ``None`` where that has no repeating middle."""
+        graph = expand(short.instance)
+        starts = starts_of(graph, short)
+        run = find_run(graph, starts, self.instance.microbatches - short.instance.microbatches)
+        return (
+            None if run is None else schedule_of(self.graph, unrolled(graph, starts, run, self.graph), short.provenance)
+        )
+
+    @cached_property
+    def graph(self) -> TaskGraph:
+        """The task graph of the whole step."""
+        return expand(self.instance)
 
     def search(self) -> None:
         """CP-SAT in a process of its own, until it is done, the time is over, or it dies."""
-        graph = expand(self.instance)
         try:
-            for news in run(self.order(graph)):
+            for news in run(self.order(self.graph)):
                 if news is None:
                     self.on_progress(Progress(self.elapsed_s(), self.value, self.bound.value, self.doing))
                 elif news.starts is not None:
                     source = Provenance(source="cp-sat", versions=versions())
-                    self.offer(schedule_of(graph, news.starts, source))
+                    self.offer(schedule_of(self.graph, news.starts, source))
                 elif news.bound is not None:
                     self.prove(news.bound)
                 else:

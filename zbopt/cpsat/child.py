@@ -13,31 +13,12 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ConfigDict
-
 from zbopt.cpsat.budget import Budget
+from zbopt.cpsat.order import Order
 from zbopt.cpsat.scale import Scale
 from zbopt.cpsat.search import Search
 from zbopt.graph import expand
-from zbopt.instance import Instance
 from zbopt.result import Bound
-
-
-class Order(BaseModel):
-    """What the parent asks for. ``starts`` is a valid schedule by task, in ticks, with objective ``value``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    instance: Instance
-    starts: dict[int, int]
-    value: int
-    bound: int
-    proved_by: str
-    time_limit_s: float
-    workers: int
-    seed: int
-    deterministic: bool
-    memory_limit_mb: int
 
 
 def main() -> None:

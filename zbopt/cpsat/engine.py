@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from zbopt.cpsat.child import Order
+from zbopt.cpsat.order import Order
 from zbopt.result import Bound
 
-GRACE_S = 10.0
-"""How long the child may overrun its time before it is ended."""
+GRACE_S = 1.0
+"""How long the child may overrun its time before it is ended: building a model heeds no clock. Nothing sent is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def run(order: Order, *, poll_s: float = 0.2) -> Iterator[News | None]:
     Closing the iterator ends the process.
 
     Raises:
-        SolverDiedError: The process crashed, was killed, or did not keep its time.
+        SolverDiedError: The process crashed or was killed.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "zbopt.cpsat.child"],
@@ -77,7 +77,7 @@ def _watch(process: subprocess.Popen[str], order: Order, poll_s: float) -> Itera
             line = lines.get(timeout=poll_s)
         except queue.Empty:
             if deadline is not None and time.monotonic() > deadline:
-                raise SolverDiedError(f"the solver overran its {order.time_limit_s:g} s and was ended") from None
+                return
             yield None
             continue
         if line is None:

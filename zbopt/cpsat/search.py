@@ -13,16 +13,21 @@ from enum import Enum
 
 from ortools.sat.python import cp_model
 
-from zbopt.bounds.relax import Relaxed, keep_stages, whole
+from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
-from zbopt.cpsat.formulation import Formulation, latest_end
+from zbopt.cpsat.formulation import Formulation
+from zbopt.cpsat.periodic import PeriodicFormulation, Shape, shape
 from zbopt.graph import TaskGraph
-from zbopt.instance import Objective
+from zbopt.instance import Kind, Objective
+from zbopt.repeat import Run, unrolled
 from zbopt.result import Bound
 from zbopt.timing import earliest_starts, least_span_starts
 
 log = logging.getLogger(__name__)
 
+
+_MOST_TASKS = 5000
+"""Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
 
 _MOST_OPEN = 5
 """Questions that may stay open in one round before the next, with a longer slice, begins."""
@@ -79,6 +84,21 @@ def ask(formulation: Formulation, budget: Budget, slice_s: float, *, first: bool
 
 
 @dataclass
+class Question:
+    """A family of decision problems: is there a schedule of some shape within so many ticks?
+
+    ``whole`` makes the starts of the whole step from a solution. Where the shape is no restriction, a refutation
+    proves a bound; where it is, ``floor`` remembers it: below that there is no schedule of the shape.
+    """
+
+    name: str
+    formulate: Callable[[int], Formulation]
+    whole: Callable[[dict[int, int]], dict[int, int]]
+    proves: bool
+    floor: int = 0
+
+
+@dataclass
 class Search:
     """The state of one search. ``found`` is told each better schedule, ``proved`` each better bound.
 
@@ -97,22 +117,46 @@ class Search:
 
     def run(self) -> None:
         """Search until value and bound meet or the budget ends."""
-        self.problem = whole(self.graph)
         self.unsolved = list(stage_sets(self.graph))
-        slice_s = 1.0
+        questions = list(self.questions())
+        slice_s = min(8.0, max(1.0, len(self.graph.tasks) / 150))
         while not self.over():
             self.relax(slice_s)
-            self.narrow(slice_s)
+            for question in questions:
+                self.narrow(question, slice_s)
             slice_s *= 2
 
     def over(self) -> bool:
         """Whether nothing is left to do, or no time to do it."""
         return self.bound.value >= self.value or self.budget.spent()
 
+    def questions(self) -> Iterator[Question]:
+        """The shapes worth asking for: a repeating middle in a long step, any at all in one that is not too long."""
+        repeating = shape(self.graph.instance) if self.graph.instance.objective is Objective.MAKESPAN else None
+        if repeating is not None:
+            yield Question(
+                "repeating schedule",
+                lambda horizon: PeriodicFormulation(repeating, horizon),
+                lambda starts: self.long_starts(repeating, starts),
+                proves=False,
+            )
+        if len(self.graph.tasks) <= _MOST_TASKS:
+            problem = whole(self.graph)
+            yield Question("schedule", lambda h: Formulation(problem, h, minimise=False), lambda s: s, proves=True)
+
+    def long_starts(self, repeating: Shape, starts: dict[int, int]) -> dict[int, int]:
+        """Starts of the whole step from those of a short one that repeats."""
+        first = repeating.graph.index[Kind.F, 0, repeating.first]
+        period = starts[repeating.graph.index[Kind.F, 0, repeating.first + repeating.stride]] - starts[first]
+        run = Run(repeating.first, repeating.last, repeating.stride, period)
+        return unrolled(repeating.graph, starts, run, self.graph)
+
     def relax(self, slice_s: float) -> None:
         """Solve relaxations to a few stages, from the smallest set on, until one takes its whole slice."""
         while self.unsolved and not self.over():
             stages = self.unsolved[0]
+            if len(stages) * len(self.graph.tasks) > _MOST_TASKS * self.graph.instance.stages:
+                return
             self.doing(f"bound from stages {', '.join(map(str, stages))}")
             formulation = Formulation(keep_stages(self.graph, stages), self.value, minimise=True)
             formulation.at_least(self.bound.value)
@@ -123,22 +167,22 @@ class Search:
                 return
             self.unsolved.pop(0)
 
-    def narrow(self, slice_s: float) -> None:
+    def narrow(self, question: Question, slice_s: float) -> None:
         """Ask for schedules between bound and value, first at the bound itself; questions left open part the range.
 
         The easy questions lie at both ends: far below the optimum a refutation is quick, far above it a schedule.
         """
         still_open: list[int] = []
-        horizon: int | None = self.bound.value
-        while horizon is not None and not self.over():
-            self.doing(f"schedule within {horizon}")
-            if self.decide(horizon, slice_s) is Answer.OPEN:
+        horizon: int | None = max(self.bound.value, question.floor)
+        while horizon is not None and horizon < self.value and not self.over():
+            self.doing(f"{question.name} within {horizon}")
+            if self.decide(question, horizon, slice_s) is Answer.OPEN:
                 still_open.append(horizon)
-            horizon = self.aim(still_open)
+            horizon = self.aim(max(self.bound.value, question.floor), still_open)
 
-    def aim(self, still_open: Sequence[int]) -> int | None:
-        """The next horizon to ask for; ``None`` where the open questions leave no room worth asking."""
-        low, high = self.bound.value, self.value - 1
+    def aim(self, low: int, still_open: Sequence[int]) -> int | None:
+        """The next horizon to ask for, ``low`` at least; ``None`` where the open questions leave no room for one."""
+        high = self.value - 1
         if len(still_open) >= _MOST_OPEN or high < low:
             return None
         inside = [horizon for horizon in still_open if low <= horizon <= high]
@@ -149,15 +193,15 @@ class Search:
             return None
         return low + below // 2 if below > above else high - above // 2
 
-    def decide(self, horizon: int, slice_s: float) -> Answer:
+    def decide(self, question: Question, horizon: int, slice_s: float) -> Answer:
         """Ask whether there is a schedule within ``horizon`` ticks."""
-        formulation = Formulation(self.problem, horizon, minimise=False)
-        formulation.hint(self.starts)
-        reply = ask(formulation, self.budget, slice_s, first=True)
+        reply = ask(question.formulate(horizon), self.budget, slice_s, first=True)
         if reply.starts is not None:
-            self.take(reply.starts)
+            self.take(question.whole(reply.starts))
         elif reply.answer is Answer.REFUTED:
-            self.raise_bound(horizon + 1, "cp-sat")
+            question.floor = horizon + 1
+            if question.proves:
+                self.raise_bound(horizon + 1, "cp-sat")
         return reply.answer
 
     def take(self, starts: Mapping[int, int]) -> None:
@@ -208,6 +252,3 @@ def stage_sets(graph: TaskGraph) -> Iterator[tuple[int, ...]]:
             if chosen not in seen and len(chosen) < stages:
                 seen.add(chosen)
                 yield chosen
-
-
-__all__ = ["Answer", "Relaxed", "Reply", "Search", "ask", "latest_end", "objective_value", "stage_sets", "tightened"]

@@ -1,0 +1,24 @@
+"""What the parent asks of the solver's process. Apart from the rest, so that asking does not load OR-Tools."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from zbopt.instance import Instance
+
+
+class Order(BaseModel):
+    """What the parent asks for. ``starts`` is a valid schedule by task, in ticks, with objective ``value``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instance: Instance
+    starts: dict[int, int]
+    value: int
+    bound: int
+    proved_by: str
+    time_limit_s: float
+    workers: int
+    seed: int
+    deterministic: bool
+    memory_limit_mb: int

@@ -1,0 +1,118 @@
+"""Long steps repeat: a short step with a periodic middle becomes a step of any length.
+
+models/formulation.md, [D6]. A run of microbatches repeats where every op is a translate, by one period, of the same op
+``stride`` microbatches before. Putting further strides into the run keeps every precedence and every exclusion between
+microbatches that were together on a stage; whether those that were not stay apart is for the validator to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zbopt.graph import TaskGraph
+from zbopt.instance import Instance, Kind
+
+_STRIDES = 12
+"""A short step leaves out a multiple of this where memory does not say otherwise: strides of 1, 2, 3, 4 and 6 fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Microbatches ``first`` to ``last`` repeat every ``stride`` microbatches and ``period`` ticks."""
+
+    first: int
+    last: int
+    stride: int
+    period: int
+
+
+def in_flight(instance: Instance) -> int:
+    """Most microbatches that are worth holding at once on any stage: what memory allows, at most two round trips."""
+    whole = 2 * instance.virtual_stages
+    if instance.memory_cap is None:
+        return whole
+    sizes = [
+        sum((instance.activation[v] for v in instance.virtual_stages_of(s)), Fraction(0))
+        for s in range(instance.stages)
+    ]
+    held = [int(cap / size) if size else whole for cap, size in zip(instance.memory_cap, sizes, strict=True)]
+    return max(1, min(whole, *held))
+
+
+def shortened(instance: Instance) -> Instance | None:
+    """The same problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing."""
+    held = in_flight(instance)
+    modulus = held if held < instance.virtual_stages else _STRIDES
+    least = 4 * held + 2 * modulus
+    left_out = (instance.microbatches - least) // modulus * modulus
+    if left_out <= least:
+        return None
+    return instance.model_copy(update={"microbatches": instance.microbatches - left_out})
+
+
+def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> Run | None:
+    """The longest run of ``starts`` whose stride divides ``multiple``; ``None`` where nothing repeats."""
+    table = _table(graph, starts)
+    if table is None:
+        return None
+    runs = [run for stride in _divisors(multiple, table.shape[1] // 3) if (run := _longest(table, stride)) is not None]
+    return max(runs, key=lambda run: (run.last - run.first, -run.stride), default=None)
+
+
+def unrolled(short: TaskGraph, starts: Mapping[int, int], run: Run, long: TaskGraph) -> dict[int, int]:
+    """Starts of the long step: the short one with as many strides put into its run as it lacks.
+
+    Args:
+        short: Task graph of the short step.
+        starts: Start of each of its tasks that runs, in ticks.
+        run: Where it repeats. Its stride divides the difference of the microbatches.
+        long: Task graph of the long step.
+    """
+    missing = (long.instance.microbatches - short.instance.microbatches) // run.stride
+    longer: dict[int, int] = {}
+    for (kind, where, microbatch), task in long.index.items():
+        if microbatch is None:
+            source, strides = short.index[kind, where, None], missing
+        else:
+            strides = min(missing, max(0, -(-(microbatch - run.last) // run.stride)))
+            source = short.index[kind, where, microbatch - strides * run.stride]
+        if source in starts:
+            longer[task] = starts[source] + strides * run.period
+    return longer
+
+
+def _table(graph: TaskGraph, starts: Mapping[int, int]) -> NDArray[np.int64] | None:
+    """[op, microbatch] starts; ``None`` where microbatches differ in the ops that they run."""
+    ops = sorted({(kind.value, where) for kind, where, microbatch in graph.index if microbatch is not None})
+    rows = []
+    for kind, where in ops:
+        tasks = [graph.index[Kind(kind), where, j] for j in range(graph.instance.microbatches)]
+        running = [task in starts for task in tasks]
+        if all(running):
+            rows.append([starts[task] for task in tasks])
+        elif any(running):
+            return None
+    return np.array(rows)
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [d for d in range(1, most + 1) if number % d == 0]
+
+
+def _longest(table: NDArray[np.int64], stride: int) -> Run | None:
+    """The longest stretch of microbatches whose ops are all translates of those a stride before, by one period."""
+    steps = table[:, stride:] - table[:, :-stride]
+    periods = np.where((steps == steps[0]).all(axis=0), steps[0], -1)
+    breaks = np.flatnonzero(np.diff(periods)) + 1
+    starts, ends = np.r_[0, breaks], np.r_[breaks, len(periods)]
+    lengths = np.where(periods[starts] > 0, ends - starts, 0)
+    best = int(lengths.argmax())
+    if lengths[best] < stride:
+        return None
+    first = int(starts[best])
+    return Run(first, int(ends[best]) - 1 + stride, stride, int(periods[first]))
