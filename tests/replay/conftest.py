@@ -76,7 +76,40 @@ def all_forward(stage_of: tuple[int, ...], microbatches: int = 4, weights: list[
     return timed(instance, order)
 
 
+def greedy(instance: Instance) -> Schedule:
+    """A list schedule on any placement: whatever can start soonest, B before F before W, low microbatches first.
+
+    Forwards stay within one microbatch a virtual stage below 2 p in flight; every backward is split.
+    """
+    rank = {Kind.B: 0, Kind.F: 1, Kind.W: 2}
+    n, last = instance.virtual_stages, instance.virtual_stages - 1
+    end: dict[tuple[Kind, int, int], int] = {}
+    free = [0] * instance.stages
+    order: Order = [[] for _ in range(instance.stages)]
+    todo = {(kind, v, j) for kind in rank for v in range(n) for j in range(instance.microbatches)}
+
+    def ready(op: tuple[Kind, int, int]) -> int | None:
+        kind, v, j = op
+        before = [(kind, v, j - 1)] if j else []
+        if kind is Kind.F:
+            before += [(Kind.F, v - 1, j)] if v else []
+            before += [(Kind.W, v, j - 2 * instance.stages)] if j >= 2 * instance.stages else []
+        elif kind is Kind.B:
+            before += [(Kind.B, v + 1, j)] if v < last else [(Kind.F, v, j)]
+        else:
+            before += [(Kind.B, v, j)]
+        return max((end[op] for op in before), default=0) if all(op in end for op in before) else None
+
+    while todo:
+        at = {op: max(time, free[instance.stage_of[op[1]]]) for op in todo if (time := ready(op)) is not None}
+        op = min(at, key=lambda op: (at[op], rank[op[0]], op[2], op[1]))
+        end[op] = free[instance.stage_of[op[1]]] = at[op] + 1
+        order[instance.stage_of[op[1]]].append(op)
+        todo.remove(op)
+    return timed(instance, order)
+
+
 @pytest.fixture(scope="session")
 def plans() -> SimpleNamespace:
     """The builders above; tests in this folder cannot import it."""
-    return SimpleNamespace(timed=timed, zb_h1=zb_h1, one_f_one_b=one_f_one_b, all_forward=all_forward)
+    return SimpleNamespace(timed=timed, zb_h1=zb_h1, one_f_one_b=one_f_one_b, all_forward=all_forward, greedy=greedy)

@@ -129,9 +129,15 @@ def test_optimizer_before_gradient_is_refused(plans: SimpleNamespace) -> None:
     events = tuple(
         e if e.kind is not Kind.O or e.stage else e.__class__(Kind.O, 0, None, None, 2, 2) for e in schedule.events
     )
-    (refusal,) = check_schedule(schedule.model_copy(update={"events": events}))
-    assert refusal.code == "optimizer_before_gradient"
-    assert "it0/s0/O starts at 2" in refusal.message
+    found = {refusal.code: refusal for refusal in check_schedule(schedule.model_copy(update={"events": events}))}
+    assert "it0/s0/O starts at 2" in found["optimizer_before_gradient"].message
+
+
+def test_a_w_left_out_is_refused(plans: SimpleNamespace) -> None:
+    schedule: Schedule = plans.zb_h1(2, 2)
+    events = tuple(e for e in schedule.events if e.id != "it0/s1/v1/mb0/W")
+    (refusal, *_) = check_schedule(schedule.model_copy(update={"events": events}))
+    assert refusal.code == "missing_task"
 
 
 def test_csv_round_trip(plans: SimpleNamespace, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -143,5 +149,5 @@ def test_csv_round_trip(plans: SimpleNamespace, tmp_path) -> None:  # type: igno
 @pytest.mark.parametrize("text", ["0F0xyz", "F0", "0F", "0REDUCE_GRAD3", "0f0", "0X1"])
 def test_junk_is_no_action(text: str) -> None:
     """PyTorch's own reader takes the first of these."""
-    with pytest.raises(ValueError, match="no action|takes"):
+    with pytest.raises(ValueError, match=r"no action|takes"):
         parse_action(text)

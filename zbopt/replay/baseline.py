@@ -81,7 +81,7 @@ class Baseline:
             for x, target in pairs:
                 loss = self.loss(self.model(x.to(self.device)), target.to(self.device)) * factor
                 loss.backward()
-                losses.append(float(loss) / factor)
+                losses.append(float(loss.detach()) / factor)
         for parameter in self.model.parameters():
             _grad(parameter).div_(self.microbatches * self.training.accumulation)
         return [_grad(p).clone() for p in self.model.parameters()], losses

@@ -18,7 +18,7 @@ class Damage:
     """One kind of damage in one run.
 
     ``missing-w`` leaves out a W of the middle virtual stage, ``late-w`` runs it after the optimizer, ``no-reduction``
-    leaves out its REDUCE_GRAD; ``swapped-microbatch`` exchanges microbatches 0 and 1 on the last virtual stage;
+    leaves out its REDUCE_GRAD; ``swapped-microbatch`` runs the last virtual stage's F of microbatch 0 after that of 1;
     ``stale-buffer`` gives the middle one the input of the step before; ``killed:STAGE:STEP`` and ``stopped:STAGE:STEP``
     end or halt that stage's process in the middle of that step.
     """
@@ -36,17 +36,21 @@ class Damage:
     def of_actions(self, actions: Sequence[Action], step: int, virtual_stages: int) -> Iterator[Action]:
         """``actions`` as the damage has them, in ``step``."""
         middle, last = virtual_stages // 2, virtual_stages - 1
+        dropped = {
+            ("no-reduction", Action(middle, Op.REDUCE_GRAD)),
+            ("swapped-microbatch", Action(last, Op.FORWARD, 0)),
+        }
         owed, self._owed = self._owed, []
         yield from owed
-        for i, action in enumerate(actions):
+        for action in actions:
             if self.kind in ("missing-w", "late-w") and self._is_first_weight(action, middle):
                 yield from self._without_weight(action)
-            elif self.kind == "no-reduction" and action == Action(middle, Op.REDUCE_GRAD):
+            elif (self.kind, action) in dropped:
                 continue
-            elif self.kind == "swapped-microbatch" and action.virtual_stage == last and action.microbatch in (0, 1):
-                yield replace(action, microbatch=1 - (action.microbatch or 0))
+            elif self.kind == "swapped-microbatch" and action == Action(last, Op.FORWARD, 1):
+                yield action
+                yield replace(action, microbatch=0)
             else:
-                self._maybe_end(step, i, len(actions))
                 yield action
 
     @staticmethod
@@ -62,8 +66,10 @@ class Damage:
         if self.kind == "late-w":
             self._owed.append(replace(action, op=Op.WEIGHT_GRAD))
 
-    def _maybe_end(self, step: int, i: int, actions: int) -> None:
-        if self.kind in ("killed", "stopped") and (self._stage, step) == self._at and i == actions // 2:
+    def end_before(self, action: Action, step: int) -> None:
+        """End or halt this process if this is the step: before its first backward."""
+        due = self.kind in ("killed", "stopped") and (self._stage, step) == self._at
+        if due and action.op in (Op.INPUT_GRAD, Op.BACKWARD):
             os.kill(os.getpid(), signal.SIGKILL if self.kind == "killed" else signal.SIGSTOP)
 
     def of_input(

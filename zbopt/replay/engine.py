@@ -108,6 +108,10 @@ class _Stream(list[_Action]):
         super().__init__(map(_native, actions))
         self._actions, self._drive, self._recorder, self._take = actions, drive, recorder, take
 
+    def __deepcopy__(self, memo: dict[int, object]) -> list[_Action]:
+        """The runtime copies its actions to print them beside an error; driving them again would hide that error."""
+        return [_native(action) for action in self._actions]
+
     def __iter__(self) -> Iterator[_Action]:
         for action in self._drive(self._actions):
             self._recorder.asked(str(action))

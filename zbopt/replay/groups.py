@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 
 import torch.distributed as dist
 
@@ -25,7 +27,6 @@ class Groups:
     norms: dist.ProcessGroup | None
     data: dist.ProcessGroup | None
     tie: dist.ProcessGroup | None
-    everyone: dist.ProcessGroup | None
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -33,7 +34,7 @@ class Groups:
         return tuple(v for v, stage in enumerate(self.stage_of) if stage == self.stage)
 
 
-def join(schedule: Schedule, replicas: int, *, single_process: bool) -> Groups:
+def join(schedule: Schedule, replicas: int, *, single_process: bool, timeout_s: float) -> Groups:
     """Make the groups of one job; every rank calls this in the same order.
 
     Raises:
@@ -52,25 +53,27 @@ def join(schedule: Schedule, replicas: int, *, single_process: bool) -> Groups:
     pipelines = [range(b, b + stages) for b in base]
     datas = [[b + s for b in base] for s in range(stages)]
     ties = [sorted({b + stage_of[0], b + stage_of[-1]}) for b in base]
+    own_group = partial(_own_group, timeout_s=timeout_s)
     return Groups(
         stage_of=tuple(stage_of),
         stage=stage,
         replica=replica,
         replicas=replicas,
-        pipeline=_own_group(pipelines, keep_single=True),
-        norms=_own_group(pipelines),
-        data=_own_group(datas),
-        tie=_own_group(ties),
-        everyone=_own_group([range(world)]),
+        pipeline=own_group(pipelines, keep_single=True),
+        norms=own_group(pipelines),
+        data=own_group(datas),
+        tie=own_group(ties),
     )
 
 
-def _own_group(members: Sequence[Sequence[int]], *, keep_single: bool = False) -> dist.ProcessGroup | None:
+def _own_group(
+    members: Sequence[Sequence[int]], timeout_s: float, *, keep_single: bool = False
+) -> dist.ProcessGroup | None:
     """Create every group, as all ranks must; give back this rank's."""
     own = None
     for ranks in members:
         if len(ranks) > 1 or keep_single:
-            group = dist.new_group(list(ranks))
+            group = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
             if dist.get_rank() in ranks:
                 own = group
     return own

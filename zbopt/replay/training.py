@@ -176,6 +176,13 @@ class Pipeline:
             part.optimizer.zero_grad()
 
     def _drive(self, actions: Sequence[Action]) -> Iterator[Action]:
+        """What the runtime shall do; see ``_around``."""
+        for action in self._around(actions):
+            if self.damage is not None:
+                self.damage.end_before(action, self.step_number)
+            yield action
+
+    def _around(self, actions: Sequence[Action]) -> Iterator[Action]:
         """The actions; under post-validation with the last step's validation after the prefix, and its redoing."""
         if self.damage is not None:
             actions = list(self.damage.of_actions(actions, self.step_number, self.instance.virtual_stages))

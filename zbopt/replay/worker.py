@@ -32,8 +32,8 @@ Result = dict[str, Any]
 class Worker:
     """One process; keeps what jobs share: the place to note progress, and baselines already computed."""
 
-    def __init__(self, progress: Progress | None = None) -> None:
-        self.progress = progress
+    def __init__(self, progress: Progress | None, timeout_s: float) -> None:
+        self.progress, self.timeout_s = progress, timeout_s
         self._baselines: dict[str, list[Step]] = {}
 
     def run(self, job: Job) -> Result | None:
@@ -47,7 +47,8 @@ class Worker:
         if job.schedule is None:
             raise ValueError(f"task {job.task} needs a schedule; give its path")
         schedule = read_schedule(job.schedule)
-        groups = join(schedule, job.training.data_parallel, single_process=job.single_process)
+        replicas = job.training.data_parallel
+        groups = join(schedule, replicas, single_process=job.single_process, timeout_s=self.timeout_s)
         return self._prove(job, schedule, groups) if job.task == "prove" else self._replay(job, schedule, groups)
 
     def _recorder(self, job: Job) -> Recorder:
@@ -238,7 +239,7 @@ def run_all(jobs: Jobs) -> list[Result] | None:
     rank = int(os.environ["RANK"])
     start(jobs)
     try:
-        worker = Worker(Progress(Path(jobs.progress) / f"rank{rank}") if jobs.progress else None)
+        worker = Worker(Progress(Path(jobs.progress) / f"rank{rank}") if jobs.progress else None, jobs.timeout_s)
         results = [worker.run(job) for job in jobs.jobs]
         dist.barrier()
     finally:
