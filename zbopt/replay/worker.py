@@ -124,7 +124,7 @@ class Worker:
             recorder.begin_step(f"step {number}")
             _align(recorder)
             pipeline.run_step()
-            steps.append({"step": number, "losses": pipeline.losses, "events": _events(recorder, groups)})
+            steps.append({"step": number, "losses": pipeline.losses, "events": _events(recorder, schedule, groups)})
             if folder is not None and job.checkpoint_every and (number + 1) % job.checkpoint_every == 0:
                 checkpoint.save(pipeline, folder)
         pipeline.finish()
@@ -197,14 +197,19 @@ def _align(recorder: Recorder) -> None:
     recorder.clock.start(everyone[0][1] if same else recorder.clock.now())
 
 
-def _events(recorder: Recorder, groups: Groups) -> list[Result]:
-    """The step's records; of an op that ran twice (a rolled back prefix) the last."""
+def _events(recorder: Recorder, schedule: Schedule, groups: Groups) -> list[Result]:
+    """The step's records by the plan's stages; of an op that ran twice (a rolled back prefix) the last.
+
+    One process for all stages has one optimizer step, which counts for each of them.
+    """
+    stages = range(schedule.instance.stages) if len(set(groups.stage_of)) == 1 else [groups.stage]
+    stage_of = schedule.instance.stage_of
     read = recorder.clock.read
     last = {(r.virtual_stage, r.kind, r.microbatch): r for r in recorder.records}
     return [
         {
             "kind": r.kind.value,
-            "stage": groups.stage,
+            "stage": stage,
             "virtual_stage": r.virtual_stage,
             "microbatch": r.microbatch,
             "asked": read(r.asked),
@@ -214,6 +219,7 @@ def _events(recorder: Recorder, groups: Groups) -> list[Result]:
             "checksum": r.checksum,
         }
         for r in last.values()
+        for stage in (stages if r.virtual_stage is None else [stage_of[r.virtual_stage]])
     ]
 
 

@@ -1,0 +1,166 @@
+"""The commands, as a user calls them; small, in one process or two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from zbopt.instance import Kind, read_instance
+from zbopt.replay import commands, launch
+from zbopt.replay.launch import ReplayError
+from zbopt.replay.trace import read_trace
+from zbopt.schedule import read_schedule, write_schedule
+from zbopt.validator import Code, validate
+
+Call = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def call() -> Call:
+    """Run one command; its exit code."""
+    app = typer.Typer()
+    commands.register(app)
+    group = typer.main.get_command(app)
+    return lambda *words: int(group.main([str(w) for w in words], standalone_mode=False) or 0)
+
+
+@pytest.fixture(scope="module")
+def plan(plans: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("commands") / "plan.json"
+    write_schedule(plans.zb_h1(2, 4), path)
+    return path
+
+
+def test_without_torch_the_way_out_is_named(call: Call, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    with pytest.raises(ReplayError, match=r"torch is not installed; install zbopt\[replay\]"):
+        call("replay", plan)
+
+
+def test_torch_is_not_loaded_before_a_command_runs() -> None:
+    code = "import sys, zbopt.replay.commands; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--network", "gpt", "--width", "7"), "width 7 does not divide by 2 heads"),
+        (("--microbatch-size", "0"), "microbatch_size = 0: must be at least 1"),
+        (("--resume",), "checkpoints have no folder; give --checkpoint-dir"),
+        (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),
+    ],
+)
+def test_wrong_calls(call: Call, plan: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        call("replay", plan, *words)
+
+
+def test_an_invalid_schedule_is_refused_before_start(call: Call, plan: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    schedule = read_schedule(plan)
+    kept = tuple(e for e in schedule.events if e.id != "it0/s1/v1/mb2/W")
+    write_schedule(schedule.model_copy(update={"events": kept}), tmp_path / "cut.json")
+    with pytest.raises(ValueError, match=r"refused before start: missing_task: it0/s1/v1/mb2/W"):
+        call("prove", tmp_path / "cut.json")
+
+
+def test_replay_diff_and_validator_close_the_loop(
+    call: Call, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two processes; every planned event is in the trace, the observed schedule breaks no rule but the durations."""
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    trace, observed = tmp_path / "trace.json", tmp_path / "observed.json"
+    words = ("--network", "gpt", "--trace", trace, "--observed", observed, "--checksums", "--json")
+    assert call("replay", plan, *words) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["steps"] == 3
+    assert [len(losses) for losses in record["losses"]] == [4, 4, 4]
+    assert [act for _, act, _ in record["decisions"]] == ["step"] * 3
+    found = read_schedule(observed)
+    codes = {violation.code for violation in validate(found.instance, found).violations}
+    assert codes <= {Code.WRONG_DURATION}
+    events = read_trace(trace).steps[1].events
+    assert all(event.asked <= event.start < event.end for event in events)
+    assert all(event.checksum for event in events if event.kind is Kind.F)
+    assert max(event.memory_bytes for event in events) > 0
+    assert call("diff", plan, trace, "--json") == 0
+    difference = json.loads(capsys.readouterr().out)
+    assert (difference["missing"], difference["unplanned"]) == ([], [])
+    assert call("diff", plan, trace) == 0
+    assert "first late: it0/" in capsys.readouterr().out or "no event started" in capsys.readouterr().out
+
+
+def test_checksums_do_not_depend_on_the_placement(call: Call, plan: Path, tmp_path: Path) -> None:
+    """Two processes or one: the same outputs and gradients, op by op, in every step."""
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    sums = []
+    for name, more in (("two", ()), ("one", ("--single-process",))):
+        assert call("replay", plan, "--checksums", "--steps", 2, "--trace", tmp_path / name, *more) == 0
+        steps = read_trace(tmp_path / name).steps
+        sums.append({(s.step, e.virtual_stage, e.kind, e.microbatch): e.checksum for s in steps for e in s.events})
+    differing = [op for op in sums[0].keys() & sums[1].keys() if sums[0][op] != sums[1][op]]
+    assert differing == []
+    forwards = [op for op in sums[0] if op[2] is Kind.F]
+    assert len(forwards) == 2 * 2 * 4
+
+
+def test_prove(call: Call, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    assert call("prove", plan, "--single-process", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"]
+    assert found["decisions"] == ["step", "skip", "step", "clip", "step"]
+    assert call("prove", plan, "--single-process", "--damage", "missing-w") == 1
+    assert "numbers failed: step 0: gradient of v1.block1.down.weight is off" in capsys.readouterr().out
+
+
+def test_qualify_says_what_it_could_not_run(call: Call, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One process for two stages: three proofs, and no statement about speed; the baseline stands beside."""
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    assert call("qualify", plan, "--network", "gpt", "--single-process", "--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    outcomes = {part["name"]: part["outcome"] for part in report["parts"]}
+    assert outcomes == {
+        "dependencies": "passed",
+        "numbers": "passed",
+        "memory": "passed",
+        "performance": "not_run",
+    }
+    assert report["verdict"] == "incomplete"
+    baseline = read_schedule(report["baseline"])
+    assert validate(baseline.instance, baseline).valid
+    assert baseline.instance.microbatches == 4
+
+
+def test_profile_writes_an_instance(call: Call, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    path = tmp_path / "measured.json"
+    words = ("--network", "gpt", "--placement", "v", "--virtual", 2, "--micro", 4, "--repeats", 3, "-o", path)
+    assert call("profile", "--stages", 2, *words) == 0
+    instance = read_instance(path)
+    assert instance.stage_of == (0, 1, 1, 0)
+    assert instance.tick == "1us"
+    assert all(amount > 0 for amount in instance.activation)
+    assert all(0 < share <= 1 for share in instance.weight_share)
+
+
+def test_torchrun_runs_the_same(plan: Path, tmp_path: Path) -> None:
+    """Weights after three steps are those of ``zbopt replay``: under torchrun rank 0 prints them."""
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    words = ["-m", "zbopt.replay", str(plan), "--network", "gpt", "--json"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+    alone = [sys.executable, *words, "--single-process"]
+    both = [subprocess.run(c, env=env, capture_output=True, text=True, check=True).stdout for c in (torchrun, alone)]
+    weights = [json.loads(text)["weights"] for text in both]
+    assert weights[0] == weights[1]
+    assert len(weights[0]) == 2 * 11 + 5
