@@ -1,0 +1,91 @@
+"""Write every instance file of the sets beside this script from the facts they hold: ``python instances/make.py``.
+
+Needs zbopt installed. ``instances/zb-iclr2024/settings.csv`` holds the published figures; the other sets are rules.
+Another folder may be given as the only argument; the files then go there, into a folder a set.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+
+from zbopt.instance import Instance, write_instance
+
+HERE = Path(__file__).parent
+_UNIT_STAGES = (4, 8, 16)
+_UNIT_ROUNDS = (1, 2, 4, 8)
+"""Microbatches of the unit set, in multiples of the stages."""
+_UNIT_CAPS = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(1), Fraction(3, 2), Fraction(2))
+"""Memory caps of the unit set, in multiples of the stages."""
+_CAPS_BY_PLACEMENT = {"linear": (1, 2), "v": (1,)}
+
+
+def share_held_until_w(hidden: int, heads: int, seq: int) -> Fraction:
+    """Share M_W / M_B of a transformer layer's activation that W still needs: 32h / (34h + 5as).
+
+    h is the hidden size, a the number of attention heads, s the sequence length. Zero Bubble Pipeline Parallelism,
+    table 1 (arXiv 2401.10241): M_B = sb(34h + 5as) and M_W = 32sbh bytes.
+    """
+    return Fraction(32 * hidden, 34 * hidden + 5 * heads * seq)
+
+
+def zb_iclr2024() -> Iterator[Instance]:
+    """Settings of tables 4, 5 and 9 at caps p and 2p, of table 8 as V placement at cap p; ticks of a microsecond."""
+    with (HERE / "zb-iclr2024" / "settings.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            for rounds in _CAPS_BY_PLACEMENT[row["placement"]]:
+                yield _setting(row, rounds * int(row["stages"]))
+
+
+def _setting(row: Mapping[str, str], cap: int) -> Instance:
+    stages, microbatches = int(row["stages"]), int(row["microbatches"])
+    instance = Instance.uniform(
+        name=f"{row['placement']}-{row['model'].lower()}-p{stages}-m{microbatches}-cap{cap}",
+        stages=stages,
+        microbatches=microbatches,
+        placement=row["placement"],
+        virtual=2 if row["placement"] == "v" else 1,
+        forward_ticks=int(row["forward_us"]),
+        backward_ticks=int(row["backward_us"]),
+        weight_ticks=int(row["weight_us"]),
+        comm_ticks=int(row["comm_us"]),
+        memory_cap=cap,
+        weight_share=share_held_until_w(int(row["hidden"]), int(row["heads"]), int(row["seq"])),
+    )
+    return instance.model_copy(update={"tick": "1us"})
+
+
+def unit() -> Iterator[Instance]:
+    """F = B = W = 1 without communication, every activation held until W."""
+    for stages in _UNIT_STAGES:
+        for microbatches in (rounds * stages for rounds in _UNIT_ROUNDS):
+            for cap in (int(share * stages) for share in _UNIT_CAPS):
+                yield Instance.uniform(
+                    name=f"p{stages}-m{microbatches}-cap{cap}",
+                    stages=stages,
+                    microbatches=microbatches,
+                    memory_cap=cap,
+                )
+
+
+def audit() -> Iterator[Instance]:
+    """Two stages, two microbatches, unit times, no memory limit."""
+    yield Instance.uniform(name="two-stage", stages=2, microbatches=2)
+
+
+SETS = {"zb-iclr2024": zb_iclr2024, "unit": unit, "audit": audit}
+
+
+def write_all(folder: Path) -> None:
+    """Write every set below ``folder``."""
+    for name, instances in SETS.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for instance in instances():
+            write_instance(instance, folder / name / f"{instance.name}.json")
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
