@@ -54,6 +54,7 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
     ("words", "message"),
     [
         (("--network", "gpt", "--width", "7"), "width 7 does not divide by 2 heads"),
+        (("--network", "wait", "--dtype", "float32"), "dtype float32 cannot carry a time; use float64"),
         (("--microbatch-size", "0"), "microbatch_size = 0: must be at least 1"),
         (("--resume",), "checkpoints have no folder; give --checkpoint-dir"),
         (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),

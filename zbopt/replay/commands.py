@@ -21,11 +21,13 @@ from zbopt.replay.diff import compare
 from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags, takes
 from zbopt.replay.launch import execute, under_torchrun
 from zbopt.replay.qualify import (
+    AFTER,
     Report,
     baseline_of,
     dependencies,
     jobs_of,
     memory,
+    not_run,
     numbers,
     performance,
     proving,
@@ -175,10 +177,10 @@ def qualify_command(
     as_json: JsonFlag = False,
 ) -> int:
     """Four proofs in one report: dependencies, numbers, memory, performance. What could not run never passes."""
+    if under_torchrun():
+        raise ValueError("qualify starts its own processes; call it without torchrun")
     plan = read_schedule(schedule)
     report = _qualify(plan, schedule, baseline, network, training, run)
-    if report is None:
-        return 0
     if as_json:
         typer.echo(json.dumps(report.document(), default=str))
     else:
@@ -197,39 +199,34 @@ def _qualify(
     network: NetworkFlags,
     training: TrainingFlags,
     run: RunFlags,
-) -> Report | None:
+) -> Report:
     invalid = dependencies(plan, None)
     if invalid.outcome == "failed":
-        return Report(str(schedule), None, (invalid, numbers(None), memory(plan, None, None), performance(None, None)))
+        return Report(str(schedule), None, (invalid, *(not_run(name, "the plan is invalid") for name in AFTER)))
     rival = read_schedule(baseline) if baseline else baseline_of(plan.instance)
+    beside = baseline or schedule.with_suffix(".baseline.json")
     if rival is not None and baseline is None:
-        baseline = schedule.with_suffix(".baseline.json")
-        if not under_torchrun():
-            write_schedule(rival, baseline)
-    with tempfile.TemporaryDirectory(prefix="zbopt-qualify-") as name:
-        settings = {"device": run.device.value, "single_process": run.single_process}
-        folder = str(run.checkpoint_dir or name)
-        replayed, proved = jobs_of(schedule, network.build(), training.build(4), plan, **settings)
-        proved = proved.model_copy(update={"checkpoint_dir": folder})
+        write_schedule(rival, beside)
+    with tempfile.TemporaryDirectory(prefix="zbopt-qualify-") as folder:
+        replayed, proved = jobs_of(schedule, network.build(), training.build(4), plan, run.device.value, folder)
+        replayed, proved = (job.model_copy(update={"single_process": run.single_process}) for job in (replayed, proved))
         simulated = replayed.network.kind == "wait"
-        jobs = [replayed] if simulated else [replayed, proved]
-        results = execute(jobs, plan, timeout_s=run.timeout)
-        rivals = None
-        if rival is not None and baseline is not None:
-            again = replayed.model_copy(update={"schedule": str(baseline)})
-            rivals = execute([again], rival, timeout_s=run.timeout)
-    if results is None:
-        return None
+        results = _run([replayed] if simulated else [replayed, proved], plan, run)
+        again = replayed.model_copy(update={"schedule": str(beside)})
+        other = trace_of(again, rival, _run([again], rival, run)[0]) if rival is not None else None
     ran = trace_of(replayed, plan, results[0])
-    other = trace_of(again, rival, rivals[0]) if rival is not None and rivals else None
     costs = None if simulated else _costs(replayed, plan.instance.virtual_stages, run.timeout)
     parts = (
         dependencies(plan, ran),
         numbers(None if simulated else results[1]),
-        memory(plan, None if simulated else ran, costs),
+        memory(plan, ran, costs),
         performance(ran, other),
     )
-    return Report(str(schedule), str(baseline) if rival is not None else None, parts)
+    return Report(str(schedule), str(beside) if rival is not None else None, parts)
+
+
+def _run(jobs: list[Job], plan: Schedule, run: RunFlags) -> list[dict[str, Any]]:
+    return execute(jobs, plan, timeout_s=run.timeout) or []
 
 
 def _costs(job: Job, virtual_stages: int, timeout_s: float) -> dict[str, Any]:
@@ -237,7 +234,7 @@ def _costs(job: Job, virtual_stages: int, timeout_s: float) -> dict[str, Any]:
     alone = {"task": "profile", "virtual_stages": virtual_stages, "single_process": True, "schedule": None}
     results = execute([job.model_copy(update=alone)], None, timeout_s=timeout_s)
     if not results:
-        raise ValueError("no costs came back; run qualify on one machine")
+        raise ValueError("costs are measured in one process; call it without torchrun")
     return results[0]
 
 

@@ -76,49 +76,56 @@ def tick_ns(plan: Schedule, trace: Trace, step: TraceStep) -> float:
 def compare(plan: Schedule, trace: Trace, step: TraceStep | None = None) -> Diff:
     """Join ``plan`` and one step of ``trace`` (by default the median one) by event id.
 
-    B and W that ran as one backward are joined with the observed BW: B takes its start, W its end.
+    B and W that ran as one backward are joined with the observed BW: B takes its start, W its end. Optimizer steps
+    count only where the plan has them.
     """
     step = step or trace.best_step()
-    scale = tick_ns(plan, trace, step)
     steps = plan.instance.optimizer_ticks is not None
     observed = {e.event(0).id: e for e in step.events if steps or e.kind is not Kind.O}
-    planned = {e.id: e for e in plan.events}
-    origin = min(e.start for e in observed.values())
-    plan_origin = min(e.start for e in plan.events)
-    waits = _Waits(plan, observed.values(), scale)
-    rows, missing, seen = [], [], set()
-    for event in sorted(plan.events, key=lambda e: e.start):
-        found, joined = _observed(event, observed)
-        if found is None:
-            missing.append(event.id)
-            continue
-        seen.add(found.event(0).id)
-        if joined and event.kind is Kind.W:
-            continue
-        length = _planned_length(event, planned, joined)
-        dependency, resource, late, why = waits.of(found)
-        rows.append(
-            Row(
-                id=event.id if not joined else found.event(0).id,
-                planned_start=round((event.start - plan_origin) * scale),
-                start=found.start - origin,
-                planned_duration=round(length * scale),
-                duration=found.end - found.start,
-                dependency_wait=dependency,
-                resource_wait=resource,
-                late=late,
-                why=why,
-            )
-        )
-    ends = [e.end for e in plan.events]
+    join = _Join(plan, observed, tick_ns(plan, trace, step))
+    rows = [row for event in plan.events if (row := join.row(event)) is not None]
     return Diff(
-        tick_ns=scale,
-        planned_makespan=round((max(ends) - plan_origin) * scale),
-        makespan=max(e.end for e in observed.values()) - origin,
+        tick_ns=join.scale,
+        planned_makespan=round((max(e.end for e in plan.events) - join.plan_origin) * join.scale),
+        makespan=max(e.end for e in observed.values()) - join.origin,
         rows=tuple(sorted(rows, key=lambda row: row.start)),
-        missing=tuple(missing),
-        unplanned=tuple(sorted(observed.keys() - seen)),
+        missing=tuple(event.id for event in plan.events if _observed(event, observed)[0] is None),
+        unplanned=tuple(sorted(observed.keys() - join.seen)),
     )
+
+
+class _Join:
+    """One plan beside one step; notes in ``seen`` which observed events had a planned one."""
+
+    def __init__(self, plan: Schedule, observed: Mapping[str, TraceEvent], scale: float) -> None:
+        self.observed, self.scale = observed, scale
+        self.planned = {e.id: e for e in plan.events}
+        self.origin = min(e.start for e in observed.values())
+        self.plan_origin = min(e.start for e in plan.events)
+        self.waits = _Waits(plan, observed.values(), scale)
+        self.seen: set[str] = set()
+
+    def row(self, event: Event) -> Row | None:
+        """The row of a planned event; ``None`` where it did not run, or is the W of a backward that ran whole."""
+        found, joined = _observed(event, self.observed)
+        if found is None:
+            return None
+        name = found.event(0).id
+        self.seen.add(name)
+        if joined and event.kind is Kind.W:
+            return None
+        dependency, resource, late, why = self.waits.of(found)
+        return Row(
+            id=name,
+            planned_start=round((event.start - self.plan_origin) * self.scale),
+            start=found.start - self.origin,
+            planned_duration=round(_planned_length(event, self.planned, joined) * self.scale),
+            duration=found.end - found.start,
+            dependency_wait=dependency,
+            resource_wait=resource,
+            late=late,
+            why=why,
+        )
 
 
 def _observed(event: Event, observed: Mapping[str, TraceEvent]) -> tuple[TraceEvent | None, bool]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance
@@ -145,7 +145,7 @@ def dependencies(plan: Schedule, trace: Trace | None) -> Part:
 def numbers(result: Mapping[str, Any] | None) -> Part:
     """Gradients, weights and optimizer state against the single process."""
     if result is None:
-        return Part("numbers", Outcome.NOT_RUN, "the network wait computes nothing; choose mlp or gpt")
+        return not_run("numbers", "the network wait computes nothing; choose mlp or gpt")
     first = result["first_difference"]
     if first:
         return Part("numbers", Outcome.FAILED, first["message"], result)
@@ -158,14 +158,14 @@ def numbers(result: Mapping[str, Any] | None) -> Part:
     return Part("numbers", Outcome.PASSED, sentence, result)
 
 
-def memory(plan: Schedule, trace: Trace | None, costs: Mapping[str, Any] | None) -> Part:
+def memory(plan: Schedule, trace: Trace, costs: Mapping[str, Any] | None) -> Part:
     """Observed peak of each stage against the ledger with measured sizes.
 
     The ledger is of what is kept for backward passes. On the CPU the trace counts just that; on a GPU all that
     the allocator handed out beyond the least of the step.
     """
-    if trace is None or costs is None:
-        return Part("memory", Outcome.NOT_RUN, "the network wait keeps nothing; choose mlp or gpt")
+    if costs is None:
+        return not_run("memory", "the network wait keeps nothing; choose mlp or gpt")
     kept, held = costs["activation_bytes"], costs["held_bytes"]
     shares = [Fraction(h, k) if k else Fraction(0) for k, h in zip(kept, held, strict=True)]
     sized = plan.instance.model_copy(
@@ -186,7 +186,8 @@ def memory(plan: Schedule, trace: Trace | None, costs: Mapping[str, Any] | None)
         text = f"stage {s} held {observed[s]} bytes, the ledger allows {ledger[s]}"
         return Part("memory", Outcome.FAILED, text, figures)
     tightest = max((seen / most for most, seen in zip(ledger, observed, strict=True) if most), default=0.0)
-    return Part("memory", Outcome.PASSED, f"no stage more than 1% above its ledger; the fullest at {tightest:.1%} of it", figures)
+    text = f"no stage more than 1% above its ledger; the fullest at {tightest:.1%} of it"
+    return Part("memory", Outcome.PASSED, text, figures)
 
 
 def _kept(trace: Trace, step: TraceStep, stage: int) -> int:
@@ -195,10 +196,10 @@ def _kept(trace: Trace, step: TraceStep, stage: int) -> int:
     return max((e.memory_bytes - floor for e in events), default=0)
 
 
-def performance(candidate: Trace | None, baseline: Trace | None) -> Part:
+def performance(candidate: Trace, baseline: Trace | None) -> Part:
     """Whole iteration and steady window against the baseline schedule on the same network, batch and accumulation."""
-    if candidate is None or baseline is None:
-        return Part("performance", Outcome.NOT_RUN, "no baseline schedule applies to this instance")
+    if baseline is None:
+        return not_run("performance", "no baseline schedule applies to this instance")
     cores = os.cpu_count() or 1
     real = not candidate.simulated and candidate.device == "cpu"
     figures = {"candidate": _speed(candidate), "baseline": _speed(baseline), "simulated": candidate.simulated}
@@ -234,11 +235,22 @@ def _inside(event: TraceEvent, begin: int, end: int) -> int:
     return max(0, min(event.end, end) - max(event.start, begin))
 
 
-def jobs_of(path: Path, network: Network, training: Training, plan: Schedule, **more: Any) -> tuple[Job, Job]:
-    """(replay, prove) of a schedule in a file, on one network."""
+def jobs_of(
+    path: Path, network: Network, training: Training, plan: Schedule, device: Literal["cpu", "cuda"], folder: str
+) -> tuple[Job, Job]:
+    """(replay, prove) of the schedule at ``path``, on one network; the proof resumes from ``folder``."""
     layered = network.model_copy(update={"layers": network.layers or plan.instance.virtual_stages})
-    base = {"schedule": str(path), "network": layered, **more}
-    replayed = Job(task="replay", training=training, **base)
-    changed = training.model_copy(update={"steps": max(5, training.steps)})
-    proved = Job(task="prove", training=changed.model_copy(update=proving(changed)), resume_at=2, **base)
-    return replayed, proved
+    longer = training.model_copy(update={"steps": max(5, training.steps)})
+    proof = longer.model_copy(update=proving(longer))
+    replayed = Job(task="replay", schedule=str(path), network=layered, training=training, device=device)
+    changes = {"task": "prove", "training": proof, "resume_at": 2, "checkpoint_dir": folder}
+    return replayed, replayed.model_copy(update=changes)
+
+
+AFTER = ("numbers", "memory", "performance")
+"""The parts after dependencies."""
+
+
+def not_run(name: str, why: str) -> Part:
+    """A part that did not run."""
+    return Part(name, Outcome.NOT_RUN, why)

@@ -47,8 +47,6 @@ class Waits(nn.Module):
 
     def __init__(self, schedule: Schedule, network: Network, virtual_stage: int) -> None:
         super().__init__()
-        if network.dtype != "float64":
-            raise ValueError(f"dtype {network.dtype} cannot carry a time; use float64 for network wait")
         instance = schedule.instance
         self.nothing = nn.Parameter(torch.zeros(1, dtype=torch.float64))
         self.queue: WeightQueue | None = None

@@ -36,6 +36,8 @@ class Network(_Spec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.kind == "wait" and self.dtype != "float64":
+            raise ValueError(f"dtype {self.dtype} cannot carry a time; use float64 for network wait")
         if self.kind == "gpt" and self.width % self.heads:
             raise ValueError(f"width {self.width} does not divide by {self.heads} heads; make it a multiple")
         return self

@@ -28,12 +28,16 @@ from zbopt.schedule import Schedule, read_schedule
 
 Result = dict[str, Any]
 
+_START_S = 180.0
+"""Longest wait for the other processes to start, which a busy machine may delay."""
+
 
 class Worker:
     """One process; keeps what jobs share: the place to note progress, and baselines already computed."""
 
     def __init__(self, progress: Progress | None, timeout_s: float) -> None:
         self.progress, self.timeout_s = progress, timeout_s
+        self.everyone = dist.new_group(timeout=timedelta(seconds=timeout_s))
         self._baselines: dict[str, list[Step]] = {}
 
     def run(self, job: Job) -> Result | None:
@@ -78,19 +82,19 @@ class Worker:
         rollbacks = 0
         while pipeline.step_number < job.training.steps:
             if pipeline.step_number == job.resume_at:
-                path = _shared(str(checkpoint.save(pipeline, Path(job.checkpoint_dir or "."))))
+                path = checkpoint.save(pipeline, Path(job.checkpoint_dir or "."))
                 other = job.network.model_copy(update={"seed": job.network.seed + 1})
                 rollbacks += pipeline.rollbacks
                 fresh = job.model_copy(update={"network": other})
                 pipeline = comparison.pipeline = self._pipeline(fresh, schedule, groups, recorder, **hooks)
-                checkpoint.load(pipeline, Path(path))
+                checkpoint.load(pipeline, path)
                 pipeline.network = job.network
             recorder.begin_step(f"step {pipeline.step_number}")
             pipeline.run_step()
         pipeline.finish()
         summary = comparison.summary()
         summary["rollbacks"] = rollbacks + pipeline.rollbacks
-        parts = gather(summary)
+        parts = self._gather(summary)
         if parts is None:
             return None
         expected = comparison.in_order and not job.network.is_tied
@@ -122,17 +126,37 @@ class Worker:
         while pipeline.step_number < job.training.steps:
             number = pipeline.step_number
             recorder.begin_step(f"step {number}")
-            _align(recorder)
+            self._align(recorder)
             pipeline.run_step()
             steps.append({"step": number, "losses": pipeline.losses, "events": _events(recorder, schedule, groups)})
             if folder is not None and job.checkpoint_every and (number + 1) % job.checkpoint_every == 0:
                 checkpoint.save(pipeline, folder)
         pipeline.finish()
         weights = _weights_checksum(pipeline)
-        parts = gather({"replica": groups.replica, "steps": steps, "weights": weights, "decisions": decisions})
+        parts = self._gather({"replica": groups.replica, "steps": steps, "weights": weights, "decisions": decisions})
         if parts is None:
             return None
         return _merged_steps([part for part in parts if part["replica"] == 0]) | {"first_step": first}
+
+    def _gather(self, part: Any) -> list[Any] | None:
+        """Every process's ``part`` on rank 0, in order; ``None`` elsewhere."""
+        if dist.get_world_size() == 1:
+            return [part]
+        parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        dist.gather_object(part, parts, group=self.everyone)
+        return parts
+
+    def _align(self, recorder: Recorder) -> None:
+        """One origin of time: rank 0's clock on one machine, each rank's own after a barrier on several."""
+        if dist.get_world_size() == 1:
+            recorder.clock.start(recorder.clock.now())
+            return
+        dist.barrier(self.everyone)
+        here = (socket.gethostname(), recorder.clock.now())
+        everyone: list[tuple[str, int]] = [here] * dist.get_world_size()
+        dist.all_gather_object(everyone, here, group=self.everyone)
+        same = len({host for host, _ in everyone}) == 1
+        recorder.clock.start(everyone[0][1] if same else recorder.clock.now())
 
 
 def _merged_steps(parts: list[Result]) -> Result:
@@ -166,35 +190,6 @@ def device_of(job: Job) -> torch.device:
     index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
-
-
-def gather(part: Any) -> list[Any] | None:
-    """Every process's ``part`` on rank 0, in order; ``None`` elsewhere."""
-    if dist.get_world_size() == 1:
-        return [part]
-    parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(part, parts)
-    return parts
-
-
-def _shared(text: str) -> str:
-    """Rank 0's ``text`` on every rank."""
-    box = [text]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-def _align(recorder: Recorder) -> None:
-    """One origin of time for all ranks: rank 0's clock on one machine, each one's own after a barrier on several."""
-    dist.barrier()
-    here = (socket.gethostname(), recorder.clock.now())
-    if dist.get_world_size() == 1:
-        recorder.clock.start(here[1])
-        return
-    everyone: list[tuple[str, int]] = [here] * dist.get_world_size()
-    dist.all_gather_object(everyone, here)
-    same = len({host for host, _ in everyone}) == 1
-    recorder.clock.start(everyone[0][1] if same else recorder.clock.now())
 
 
 def _events(recorder: Recorder, schedule: Schedule, groups: Groups) -> list[Result]:
@@ -236,7 +231,7 @@ def start(jobs: Jobs) -> None:
         init_method=f"file://{jobs.rendezvous}" if jobs.rendezvous else "env://",
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
-        timeout=timedelta(seconds=jobs.timeout_s),
+        timeout=timedelta(seconds=max(jobs.timeout_s, _START_S)),
     )
 
 
@@ -247,7 +242,7 @@ def run_all(jobs: Jobs) -> list[Result] | None:
     try:
         worker = Worker(Progress(Path(jobs.progress) / f"rank{rank}") if jobs.progress else None, jobs.timeout_s)
         results = [worker.run(job) for job in jobs.jobs]
-        dist.barrier()
+        dist.barrier(worker.everyone)
     finally:
         dist.destroy_process_group()
     return [result for result in results if result is not None] if rank == 0 else None
