@@ -119,7 +119,7 @@ class Search:
         """Search until value and bound meet or the budget ends."""
         self.unsolved = list(stage_sets(self.graph))
         questions = list(self.questions())
-        slice_s = min(8.0, max(1.0, len(self.graph.tasks) / 150))
+        slice_s = min(8.0, max(0.5, len(self.graph.tasks) / 150))
         while not self.over():
             self.relax(slice_s)
             for question in questions:
@@ -133,7 +133,7 @@ class Search:
     def questions(self) -> Iterator[Question]:
         """The shapes worth asking for: a repeating middle in a long step, any at all in one that is not too long."""
         repeating = shape(self.graph.instance) if self.graph.instance.objective is Objective.MAKESPAN else None
-        if repeating is not None:
+        if repeating is not None and repeating.inserted:
             yield Question(
                 "repeating schedule",
                 lambda horizon: PeriodicFormulation(repeating, horizon),
