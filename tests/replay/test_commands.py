@@ -45,6 +45,13 @@ def test_without_torch_the_way_out_is_named(call: Call, plan: Path, monkeypatch:
         call("replay", plan)
 
 
+def test_another_torch_is_refused(call: Call, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "find_spec", lambda name: name)
+    monkeypatch.setattr(launch, "version", lambda name: "2.14.1")
+    with pytest.raises(ReplayError, match=r"torch 2\.14\.1 is installed, replay is written for 2\.13; install"):
+        call("replay", plan)
+
+
 def test_torch_is_not_loaded_before_a_command_runs() -> None:
     code = "import sys, zbopt.replay.commands; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,6 +1,6 @@
 """The one place that knows PyTorch's private names: its pipeline runtime, driven by our actions, unforked.
 
-Written for torch 2.13; the runtime's interface is private and moves, so another version is refused by name.
+Written for torch 2.13; the runtime's interface is private and moves: ``launch.require_torch`` refuses other versions.
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ from zbopt.replay.damage import Damage
 from zbopt.replay.deferred import WeightQueue
 from zbopt.replay.observe import Recorder, checksum
 from zbopt.replay.simulate import FifoLink, LinkWork, Waits
-
-TORCH = "2.13"
-if not torch.__version__.startswith(TORCH + "."):
-    raise ImportError(f"torch {torch.__version__} is installed, replay is written for {TORCH}; install zbopt[replay]")
 
 Drive = Callable[[Sequence[Action]], Iterator[Action]]
 """What the runtime shall do: a rank's actions -> the actions to run, with anything in between."""

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,17 @@ class ReplayError(ValueError):
     """A run that failed; the message names the process, the op, and how to go on."""
 
 
+TORCH = "2.13"
+"""The engine's interface is private and moves from minor version to minor version."""
+
+
 def require_torch() -> None:
-    """Raises ``ReplayError`` where torch is not installed."""
+    """Raises ``ReplayError`` where torch is not installed, or not in the version that the engine's adapter knows."""
     if find_spec("torch") is None:
         raise ReplayError("torch is not installed; install zbopt[replay]")
+    found = version("torch")
+    if not found.startswith(TORCH + "."):
+        raise ReplayError(f"torch {found} is installed, replay is written for {TORCH}; install zbopt[replay]")
 
 
 def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> list[dict[str, Any]]:
