@@ -1,0 +1,80 @@
+"""The published integer program against the exhaustive solver, published optima and the validator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, islice
+from random import Random
+
+import pytest
+from brute_force import optimum
+from random_instances import PROVENANCE, random_instance
+
+from zbopt.graph import expand
+from zbopt.heuristics import HEURISTICS, NotApplicableError
+from zbopt.instance import Instance
+from zbopt.metrics import figures
+from zbopt.milp import solve_milp
+from zbopt.schedule import Status
+from zbopt.timing import schedule_of, starts_of
+from zbopt.validator import validate
+
+LONG_S = 60.0
+
+
+def split_instances() -> Iterator[Instance]:
+    """Random linear instances whose backward is always split, small enough for the exhaustive solver."""
+    for seed in count():
+        instance = random_instance(Random(seed), most_stages=3, most_microbatches=3, virtual=False)
+        if not instance.may_fuse and instance.stages * instance.microbatches <= 6:
+            yield instance
+
+
+@pytest.mark.parametrize("instance", list(islice(split_instances(), 40)))
+def test_equals_the_exhaustive_solver(instance: Instance) -> None:
+    """Uneven times, transfers, shares, caps, barriers, both objectives: proved, valid, and the same optimum."""
+    graph = expand(instance)
+    starts, bound, status = solve_milp(graph, time_limit_s=LONG_S)
+    assert starts is not None
+    schedule = schedule_of(graph, starts, PROVENANCE)
+    assert validate(instance, schedule).violations == ()
+    best = optimum(instance)
+    assert (figures(schedule).value(instance.objective), bound, status) == (best, best, Status.OPTIMAL)
+
+
+@pytest.mark.parametrize(("microbatches", "cap", "value"), [(2, 1, 18), (4, 4, 15), (6, 4, 21)])
+def test_closed_forms(microbatches: int, cap: int, value: int) -> None:
+    """p = 4, unit times. From cap p on m (F+B+W) + (p-1) F = 3m + 3. At cap 1 the first stage runs one microbatch
+    after another, each there and back and W: m (p (F+B) + W) = 9m.
+    """
+    graph = expand(Instance.uniform(stages=4, microbatches=microbatches, memory_cap=cap))
+    assert solve_milp(graph, time_limit_s=LONG_S)[1:] == (value, Status.OPTIMAL)
+
+
+def test_start_is_never_made_worse() -> None:
+    """Without time the answer is the start that was given, here ZB-H1, and the bound stays below its value."""
+    instance = Instance.uniform(stages=8, microbatches=24, memory_cap=8, forward_ticks=3, backward_ticks=4)
+    graph = expand(instance)
+    given = HEURISTICS["zb-h1"](instance)
+    starts, bound, status = solve_milp(graph, time_limit_s=2, start=starts_of(graph, given))
+    value = figures(given).value(instance.objective)
+    assert starts is not None
+    assert figures(schedule_of(graph, starts, PROVENANCE)).value(instance.objective) <= value
+    assert bound <= value
+    assert status in (Status.FEASIBLE, Status.OPTIMAL)
+
+
+def test_no_schedule_fits() -> None:
+    """An activation counts 1 and the cap is 1/2."""
+    graph = expand(Instance.uniform(stages=2, microbatches=2, memory_cap=0.5))
+    assert solve_milp(graph, time_limit_s=LONG_S) == (None, 0, Status.INFEASIBLE)
+
+
+def test_what_it_does_not_apply_to() -> None:
+    """The program knows one virtual stage a stage and split backwards; the error names the way out."""
+    placed = Instance.uniform(stages=2, microbatches=2, placement="v", virtual=2)
+    with pytest.raises(NotApplicableError, match=r"milp: 4 virtual stages on 2 stages; .* take cp-sat"):
+        solve_milp(expand(placed), time_limit_s=1)
+    fused = Instance.uniform(stages=2, microbatches=2, fused_backward_ticks=2)
+    with pytest.raises(NotApplicableError, match=r"milp: fused_backward_ticks is given; .* take cp-sat"):
+        solve_milp(expand(fused), time_limit_s=1)
