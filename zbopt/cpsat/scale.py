@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Self
 
-from zbopt.instance import Instance
+from zbopt.instance import Instance, Objective
 
 _TIMES = ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks", "optimizer_ticks")
 
@@ -21,9 +21,12 @@ class Scale:
 
     @classmethod
     def of(cls, instance: Instance) -> Self:
-        """The coarsest exact scale of ``instance``."""
+        """The coarsest exact scale of ``instance``.
+
+        Under ``max_stage_span`` none: the least span of p stages may be a multiple of only the p-th part.
+        """
         ticks = gcd(instance.comm_ticks, *_times(instance))
-        if ticks == 1:
+        if ticks == 1 or instance.objective is Objective.MAX_STAGE_SPAN:
             return cls(instance, 1)
         smaller: dict[str, object] = {"comm_ticks": instance.comm_ticks // ticks}
         for name in _TIMES:
