@@ -32,8 +32,8 @@ def _of_stage(slices: Slices, stage: int, virtual_stage: int) -> int | None:
     held = slices.round_trips[virtual_stage] + _least_hold_after_gradient(slices, virtual_stage)
     span = instance.objective is Objective.MAX_STAGE_SPAN
     head = 0 if span else slices.heads[virtual_stage]
-    tail = slices.backward_work(virtual_stage) if span else slices.gradient_tails[virtual_stage]
-    last = slices.round_trips[virtual_stage] + tail + optimizer_tail(instance, stage)
+    own = slices.backward_work(virtual_stage) + optimizer_tail(instance, stage)
+    last = slices.round_trips[virtual_stage] + (own if span else slices.gradient_tails[virtual_stage])
     # The last round begins with the forward that waits for a slot; `rest` more forwards precede the last one.
     return head + full_rounds * held + rest * slices.forward(virtual_stage) + last
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from zbopt.instance import Instance
+from zbopt.instance import Barrier, Instance
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,19 @@ class Slices:
 
     @cached_property
     def gradient_tails(self) -> tuple[int, ...]:
-        """Least time from the arrival of a gradient on a virtual stage to the end of all work that follows from it."""
+        """Least time from the arrival of a gradient on a virtual stage to the end of all that follows, O included.
+
+        With a global barrier every O follows; without, only those of the stages that the gradient passes.
+        """
+        instance = self.instance
+        own_step = instance.barrier is not Barrier.GLOBAL
         tails: list[int] = []
-        for v in range(self.instance.virtual_stages):
-            own = self.backward_work(v)
-            onward = self.gradient(v) + self.instance.lag_ticks(v, v - 1) + tails[-1] if v else 0
+        for v in range(instance.virtual_stages):
+            own = self.backward_work(v) + (optimizer_tail(instance, instance.stage_of[v]) if own_step else 0)
+            onward = self.gradient(v) + instance.lag_ticks(v, v - 1) + tails[-1] if v else 0
             tails.append(max(own, onward))
-        return tuple(tails)
+        last_step = 0 if own_step else max(instance.optimizer_ticks or (0,))
+        return tuple(tail + last_step for tail in tails)
 
 
 def slots(instance: Instance, virtual_stage: int) -> int | None:
