@@ -34,7 +34,7 @@ def test_eight_processes_follow_a_plan_of_100_ms_ops(
     plan = plans.zb_h1(8, 8)
     path = tmp_path_factory.mktemp("wait") / "plan.json"
     write_schedule(plan, path)
-    job = Job(task="replay", schedule=str(path), network=Network(kind="wait", tick_s=0.1), training=Training(steps=2))
+    job = Job(task="replay", schedule=str(path), network=Network(kind="wait", tick_s=0.1), training=Training(steps=3))
     (error,) = _errors(plan, [job])
     assert 0 <= error < 0.03
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from zbopt.instance import Kind
+from zbopt.instance import Barrier, Kind
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
 from zbopt.schedule import Event, Schedule
 
@@ -186,7 +186,9 @@ class _Waits:
     def _givers(self, event: TraceEvent) -> list[TraceEvent | None]:
         v, micro = event.virtual_stage, event.microbatch
         if event.kind is Kind.O or v is None:
-            return [e for e in self.events if e.stage == event.stage and e.kind in (Kind.W, Kind.BW)]
+            everywhere = self.instance.barrier is Barrier.GLOBAL
+            gradients = [e for e in self.events if e.kind in (Kind.W, Kind.BW)]
+            return [e for e in gradients if everywhere or e.stage == event.stage]
         if event.kind is Kind.F:
             return [self.by_op.get((Kind.F, v - 1, micro))]
         if event.kind is Kind.W:

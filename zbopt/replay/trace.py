@@ -78,7 +78,7 @@ class Trace(BaseModel):
     def best_step(self) -> TraceStep:
         """The step with the median makespan of all but the first, which sets the engine up; the only one if alone."""
         steps = sorted(self.steps[1:] or self.steps, key=lambda step: step.makespan_ns)
-        return steps[len(steps) // 2]
+        return steps[(len(steps) - 1) // 2]
 
     def observed(self, step: TraceStep | None = None) -> Schedule:
         """A step as a schedule that the validator reads, in nanoseconds (microseconds where an op lasts a second).

@@ -157,8 +157,7 @@ class Pipeline:
             )
             self.losses += [float(loss) / self._loss_factor() for loss in losses]
         if self.post is None:
-            with self.recorder.op(None, Kind.O, None):
-                self._update()
+            self._update()
         self.step_number += 1
 
     def finish(self) -> None:
@@ -260,7 +259,8 @@ class Pipeline:
         if self.groups.norms is not None:
             dist.all_reduce(sums, group=self.groups.norms)
         max_norm = self.training.max_norm(self.step_number)
-        decision = decide(sums, max_norm)
-        apply(decision, max_norm, self._optimizers())
+        with self.recorder.op(None, Kind.O, None):
+            decision = decide(sums, max_norm)
+            apply(decision, max_norm, self._optimizers())
         self.scale.update(decision)
         self.after_update(self.step_number, decision)
