@@ -11,6 +11,7 @@ from typing import Self
 from ortools.sat.python import cp_model
 
 from zbopt.bounds.relax import Relaxed
+from zbopt.bounds.stage import Slices
 from zbopt.graph import FUSED, SPLIT, Residence, TaskGraph
 from zbopt.instance import Kind, Objective
 
@@ -92,7 +93,8 @@ class Formulation:
         self.horizon = horizon
         self.rules = rules or Rules()
         self.objective_kind = self.graph.instance.objective
-        self.latest_end = latest_end(problem, horizon)
+        self.latest_ends = latest_ends(problem, horizon)
+        self.latest_end = max(self.latest_ends)
         self.model = cp_model.CpModel()
         self.start: list[cp_model.IntVar] = []
         self.present: list[Literal | None] = []
@@ -112,12 +114,16 @@ class Formulation:
         """[C1, M1] Each task is an interval within its head and tail; the options of a choice exclude each other."""
         self.fused = [self.model.new_bool_var(f"fused{c}") for c in range(self.graph.choices)]
         for i, task in enumerate(self.graph.tasks):
-            latest = self.latest_end - self.problem.tails[i] - task.duration_ticks
-            start = self.model.new_int_var(min(self.problem.heads[i], latest), latest, f"s{i}")
+            latest = min(self.latest_ends[task.stage], self.latest_end - self.problem.tails[i]) - task.duration_ticks
+            earliest = self.problem.heads[i]
+            start = self.model.new_int_var(earliest, max(earliest, latest), f"s{i}")
             present: Literal | None = None
             if task.choice is not None:
                 fused = self.fused[task.choice]
                 present = fused if task.option == FUSED else fused.negated()
+            if earliest > latest:
+                # It cannot run in time: then the other option must, or there is no schedule.
+                self.model.add_bool_or([] if present is None else [~present])
             self.start.append(start)
             self.present.append(present)
             self.interval.append(self._interval(i, start, task.duration_ticks, present))
@@ -293,12 +299,21 @@ class Formulation:
         }
 
 
-def latest_end(problem: Relaxed, horizon: int) -> int:
-    """Latest end of any task in some schedule whose objective value is at most ``horizon`` ticks.
+def latest_ends(problem: Relaxed, horizon: int) -> tuple[int, ...]:
+    """Latest end of each stage's tasks in some schedule whose objective value is at most ``horizon`` ticks.
 
-    Under ``max_stage_span`` the stages' windows, each at most ``horizon`` long, overlap along the route, so all lie
-    within one horizon a stage.
+    Under ``max_stage_span`` each stage has a window of that length. A stage's first op comes before the last gradient
+    that it sends to the stage before, which has to use it within its own window [D6]; so the windows overlap.
     """
-    if problem.graph.instance.objective is Objective.MAKESPAN:
-        return horizon
-    return horizon * sum(1 for row in problem.graph.resources if row)
+    instance = problem.graph.instance
+    if instance.objective is Objective.MAKESPAN:
+        return (horizon,) * instance.stages
+    if not instance.is_linear:
+        return (horizon * instance.stages,) * instance.stages
+    slices = Slices(instance)
+    ends = [horizon]
+    for stage in range(1, instance.stages):
+        before_last_gradient = instance.microbatches * (slices.forward(stage) + slices.gradient(stage))
+        delay = horizon - before_last_gradient - instance.comm_ticks - slices.backward_work(stage - 1)
+        ends.append(ends[-1] + max(0, delay))
+    return tuple(ends)

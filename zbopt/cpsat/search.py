@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 _MOST_TASKS = 5000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
 
+_PARTS = (2, 3, 4, 6, 8, 12, 16)
+"""Sizes of the sets of stages that relaxations keep."""
+
 _MOST_OPEN = 5
 """Questions that may stay open in one round before the next, with a longer slice, begins."""
 
@@ -244,11 +247,8 @@ def objective_value(graph: TaskGraph, starts: Mapping[int, int]) -> int:
 def stage_sets(graph: TaskGraph) -> Iterator[tuple[int, ...]]:
     """Sets of stages for the relaxation, from small to large, the whole left out."""
     stages = graph.instance.stages
-    seen = set()
-    for parts in (1, 2, 3, 4, 6, 8, 12, 16):
-        spread = tuple(sorted({stages * k // parts for k in range(parts)}))
-        half = tuple(sorted({(stages // 2 * k) // parts for k in range(parts)}))
-        for chosen in (half, spread):
-            if chosen not in seen and len(chosen) < stages:
-                seen.add(chosen)
-                yield chosen
+    ends = tuple(sorted({0, stages - 1}))
+    spread = [tuple(sorted({stages * k // parts for k in range(parts)})) for parts in _PARTS]
+    halved = [tuple(sorted({stages // 2 * k // parts for k in range(parts)})) for parts in _PARTS]
+    sets = [(0,), ends, *(chosen for pair in zip(halved, spread, strict=True) for chosen in pair)]
+    yield from (chosen for chosen in dict.fromkeys(sets) if len(chosen) < stages)
