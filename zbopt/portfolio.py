@@ -137,7 +137,18 @@ class _Solve:
     def prove(self, bound: Bound) -> None:
         if bound.value > self.bound.value:
             self.bound = bound
+            self.distrust_bound()
             self.note()
+
+    def distrust_bound(self) -> None:
+        """A bound above the value of a valid schedule is wrong: drop it, and say so."""
+        if self.value is not None and self.bound.value > self.value:
+            self.fault = (
+                f"a fault of zbopt: {self.bound.proved_by} claims that nothing is below {self.bound.value} ticks, but a "
+                f"valid schedule takes {self.value}; the bound is dropped. Please report the instance"
+            )
+            log.error(self.fault)
+            self.bound = Bound(0, "bound:none")
 
     def offer(self, schedule: Schedule) -> bool:
         """Keep ``schedule`` if the validator accepts it and it is better; whether it was accepted."""
@@ -148,6 +159,7 @@ class _Solve:
         value = figures(schedule).value(self.instance.objective)
         if self.value is None or value < self.value:
             self.best, self.value = schedule, value
+            self.distrust_bound()
             self.note()
         return True
 

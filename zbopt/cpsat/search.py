@@ -217,7 +217,7 @@ class Search:
     def raise_bound(self, value: int, proved_by: str) -> None:
         """Keep a bound if it is better."""
         if value > self.bound.value:
-            self.bound = Bound(min(value, self.value), proved_by)
+            self.bound = Bound(value, proved_by)
             self.proved(self.bound)
 
 
