@@ -144,8 +144,8 @@ class _Solve:
         """A bound above the value of a valid schedule is wrong: drop it, and say so."""
         if self.value is not None and self.bound.value > self.value:
             self.fault = (
-                f"a fault of zbopt: {self.bound.proved_by} claims that nothing is below {self.bound.value} ticks, but a "
-                f"valid schedule takes {self.value}; the bound is dropped. Please report the instance"
+                f"a fault of zbopt: {self.bound.proved_by} claims that nothing is below {self.bound.value} ticks, "
+                f"but a valid schedule takes {self.value}; the bound is dropped. Please report the instance"
             )
             log.error(self.fault)
             self.bound = Bound(0, "bound:none")

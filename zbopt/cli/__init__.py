@@ -18,6 +18,7 @@ from zbopt.cli import out
 from zbopt.cli.check import show_command, validate_command
 from zbopt.cli.compare import compare_command
 from zbopt.cli.solve import solve_command
+from zbopt.replay import commands
 from zbopt.schedule import versions
 
 WRONG_CALL = 2
@@ -28,6 +29,7 @@ app.command("solve")(solve_command)
 app.command("compare")(compare_command)
 app.command("validate")(validate_command)
 app.command("show")(show_command)
+commands.register(app)
 
 
 def _print_versions(wanted: bool) -> None:
