@@ -13,6 +13,7 @@ from rich.text import Text
 from zbopt.bounds import lower_bound
 from zbopt.cli import out
 from zbopt.cli.flags import JsonFlag
+from zbopt.cli.window import FromFlag, ToFlag, window_of
 from zbopt.formats.event_list import event_list_from_document
 from zbopt.instance import read_document
 from zbopt.metrics import figures
@@ -48,13 +49,15 @@ def validate_command(file: FileArgument, json: JsonFlag = False) -> int:
     return 0 if checked.valid else INVALID
 
 
-def show_command(file: FileArgument) -> int:
+def show_command(file: FileArgument, begin: FromFlag = None, end: ToFlag = None) -> int:
     """Draw a schedule file and its figures.
 
     Example: zbopt show schedule.json
+
+    A part of a long one: zbopt show schedule.json --from 10 --to 20
     """
     checked = read_checked(file)
-    out.page(show_page(checked))
+    out.page(show_page(checked, window_of(checked.schedule, begin, end)))
     return 0 if checked.valid else INVALID
 
 
@@ -155,7 +158,7 @@ def _rows(checked: Checked, best: Bound | None) -> Iterator[tuple[str, str]]:
         yield from distance_rows(instance, known.value(instance.objective), best)
 
 
-def show_page(checked: Checked) -> Iterator[str | Text]:
+def show_page(checked: Checked, window: tuple[int, int] | None = None) -> Iterator[str | Text]:
     """All that ``zbopt show`` prints."""
     width = out.width()
     yield _title(checked) + ("" if checked.valid else f"; see zbopt validate {checked.file}")
@@ -163,7 +166,9 @@ def show_page(checked: Checked) -> Iterator[str | Text]:
     yield "schedule:"
     yield from lines_of(_rows(checked, None), width)
     yield ""
-    yield from gantt(checked.schedule, width, coloured=out.coloured())
+    if window is not None:
+        yield f"ticks {window[0]} to {window[1]}:"
+    yield from gantt(checked.schedule, width, coloured=out.coloured(), window=window)
 
 
 def _title(checked: Checked) -> str:

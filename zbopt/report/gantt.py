@@ -12,43 +12,27 @@ from rich.text import Text
 
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.instance import Kind
+from zbopt.report.colours import COLOURS, NAMES, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
 from zbopt.schedule import Schedule
 
-COLOURS = {
-    Kind.F: "#1f4e9c",
-    Kind.B: "#4fd1c5",
-    Kind.W: "#4c9a2a",
-    Kind.BW: "#c6e377",
-    Kind.O: "#6f6f6f",
-}
-"""Dark blue, light teal, green, light lime, grey: they differ in lightness too, for eyes that confuse the hues."""
-DARK = (Kind.F, Kind.O)
-"""Kinds on whose colour white text reads best."""
-STYLES = {kind: f"{'#ffffff' if kind in DARK else '#000000'} on {colour}" for kind, colour in COLOURS.items()}
-
-NAMES = {
-    Kind.F: "forward",
-    Kind.B: "gradient of the input",
-    Kind.W: "gradient of the weights",
-    Kind.BW: "both gradients in one",
-    Kind.O: "optimizer",
-}
+STYLES = {kind: f"{text_colour(kind)} on {colour}" for kind, colour in COLOURS.items()}
 MOST_ROWS = 64
 """Most stages that are drawn; of more, the first and the last."""
 
 
-def gantt(schedule: Schedule, width: int, *, coloured: bool) -> Iterator[Text]:
+def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, int] | None = None) -> Iterator[Text]:
     """The lines of the chart, none wider than ``width``.
 
     Args:
         schedule: What to draw.
         width: Columns of the terminal.
         coloured: Whether the terminal shows colours; without, ops are set apart by their letters alone.
+        window: First and last tick to draw; ``None``: from the first start to the last end.
     """
     stages = schedule.instance.stages
     margin = len(f"stage {stages - 1} ")
-    grid = grid_of(schedule, max(width - margin - 1, 10))
+    grid = grid_of(schedule, max(width - margin - 1, 10), window=window)
     for stage, row in enumerate(grid.rows):
         if stages > MOST_ROWS and stage == MOST_ROWS // 2:
             yield Text(f"... {stages - MOST_ROWS} more stages ...")
@@ -81,7 +65,7 @@ def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
     longest = len(decimal_text(grid.ticks * per_tick))
     step = axis_step(grid.ticks, grid.columns, min(longest, 6) + 2)
     line = ""
-    for time in range(0, grid.ticks + 1, step):
+    for time in range(-grid.origin % step, grid.ticks + 1, step):
         column = grid.column_of(time)
         longer = line.ljust(column) + decimal_text((time + grid.origin) * per_tick)
         if margin + len(longer) <= width and (not line or len(line) < column):

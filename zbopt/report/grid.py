@@ -43,20 +43,28 @@ class Grid:
         return self.columns < self.ticks
 
 
-def grid_of(schedule: Schedule, most_columns: int, columns_a_tick: int = 4) -> Grid:
+def grid_of(
+    schedule: Schedule, most_columns: int, columns_a_tick: int = 4, window: tuple[int, int] | None = None
+) -> Grid:
     """The schedule on at most ``most_columns`` columns.
 
     Args:
         schedule: Events on stages that do not exist, or without duration, are left out.
         most_columns: Width of the chart.
         columns_a_tick: Most columns that one tick gets where there is room.
+        window: First and last tick of the chart; ``None``: from the first start to the last end.
     """
     rows = schedule.by_stage()
-    events = [event for row in rows for event in row]
-    origin = min((e.start for e in events), default=0)
-    ticks = max(max((e.end for e in events), default=0) - origin, 1)
+    origin, end = window or extent(schedule)
+    ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
     return Grid(columns, origin, ticks, tuple(_runs(row, origin, ticks, columns) for row in rows))
+
+
+def extent(schedule: Schedule) -> tuple[int, int]:
+    """First start and last end of all stages, in ticks; 0 and 0 without events."""
+    events = [event for row in schedule.by_stage() for event in row]
+    return min((e.start for e in events), default=0), max((e.end for e in events), default=0)
 
 
 def _runs(row: Sequence[Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:

@@ -8,7 +8,7 @@ from html import escape
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.instance import Kind
 from zbopt.metrics import figures
-from zbopt.report.gantt import COLOURS, DARK, NAMES
+from zbopt.report.colours import COLOURS, NAMES, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
 from zbopt.report.words import percent, ticks_text
 from zbopt.result import Result
@@ -80,8 +80,7 @@ def _row(stage: int, row: tuple[Run, ...], grid: Grid) -> Iterator[str]:
         )
         number = str(kind.value if run.event.microbatch is None else run.event.microbatch)
         if width >= _LETTER * len(number) + 2:
-            fill = "#ffffff" if kind in DARK else "#000000"
-            yield _text(x + width / 2, top + 15, number, fill=fill, anchor="middle")
+            yield _text(x + width / 2, top + 15, number, fill=text_colour(kind), anchor="middle")
 
 
 def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:

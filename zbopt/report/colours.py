@@ -1,0 +1,40 @@
+"""The colours of all pictures: F blue, B teal, W green, BW lime, O grey, as zero-bubble papers have them.
+
+They differ in lightness as well as in hue, for eyes that confuse hues and for grey prints.
+"""
+
+from __future__ import annotations
+
+from zbopt.instance import Kind
+
+COLOURS = {
+    Kind.F: "#1f4e9c",
+    Kind.B: "#4fd1c5",
+    Kind.W: "#4c9a2a",
+    Kind.BW: "#c6e377",
+    Kind.O: "#6f6f6f",
+}
+"""On white."""
+COLOURS_ON_DARK = {
+    Kind.F: "#4f86e8",
+    Kind.B: "#6fe0d4",
+    Kind.W: "#57a832",
+    Kind.BW: "#d3ec8c",
+    Kind.O: "#a8a8a8",
+}
+"""On near black: the same hues, each lighter."""
+WITH_WHITE_TEXT = (Kind.F, Kind.O)
+"""Kinds on whose colour white text reads best; on white only, for the dark ones all take black text."""
+
+NAMES = {
+    Kind.F: "forward",
+    Kind.B: "gradient of the input",
+    Kind.W: "gradient of the weights",
+    Kind.BW: "both gradients in one",
+    Kind.O: "optimizer",
+}
+
+
+def text_colour(kind: Kind) -> str:
+    """Colour of text on ``COLOURS[kind]``."""
+    return "#ffffff" if kind in WITH_WHITE_TEXT else "#000000"
