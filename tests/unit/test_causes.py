@@ -1,0 +1,149 @@
+"""Causes of idle time, each figure counted by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from zbopt.causes import Cause, explain
+from zbopt.heuristics import HEURISTICS
+from zbopt.instance import Instance, Kind
+from zbopt.metrics import figures
+from zbopt.schedule import Event, Provenance, Schedule
+
+FUSED = {"backward_ticks": None, "weight_ticks": None, "fused_backward_ticks": 2}
+
+
+def _instance(**fields: object) -> Instance:
+    return Instance.uniform(**({"stages": 4, "microbatches": 8} | fields))  # type: ignore[arg-type]
+
+
+def _schedule(instance: Instance, *ops: tuple[Kind, int, int, int, int]) -> Schedule:
+    """Events (kind, virtual stage, microbatch, start, end) on linear stages."""
+    events = tuple(Event(kind, instance.stage_of[v], v, j, start, end) for kind, v, j, start, end in ops)
+    return Schedule(instance=instance, provenance=Provenance(source="hand"), events=events)
+
+
+def test_1f1b_waits_36_ticks() -> None:
+    """p=4, m=8, F=1, BW=2: 11 rounds of 3 ticks less 8 of work leave 9 idle ticks on each of 4 stages.
+
+    Stage s begins at s (0+1+2+3 = 6) and ends 2s before the end (12); between, stage s waits 3 (3-s) ticks for
+    gradients (18).
+    """
+    explained = explain(HEURISTICS["1f1b"](_instance(**FUSED)))
+    sums = explained.by_cause()
+    assert sum(sums.values()) == 36
+    assert (sums[Cause.FILL], sums[Cause.DRAIN], sums[Cause.DEPENDENCY]) == (6, 12, 18)
+    assert [row[Cause.DEPENDENCY] for row in explained.by_stage()] == [9, 6, 3, 0]
+    assert all(sum(row.values()) == 9 for row in explained.by_stage())
+
+
+def test_the_critical_path_of_1f1b_has_no_slack() -> None:
+    """Every op of the path begins when the one before ends, from tick 0 to tick 33, on stage 0 both times."""
+    path = explain(HEURISTICS["1f1b"](_instance(**FUSED))).critical_path
+    assert (path[0].id, path[-1].id) == ("it0/s0/v0/mb0/F", "it0/s0/v0/mb7/BW")
+    assert path[0].start == 0
+    assert path[-1].end == 33
+    assert all(before.end == after.start for before, after in pairwise(path))
+
+
+def test_a_transfer_is_the_part_after_the_producer_ended() -> None:
+    """Two stages, one microbatch, F=B=W=1, latency 3: stage 0 waits 4 + 1 ticks to its B.
+
+    F0 ends at 1, stage 1 runs F0 in [4, 5) and B0 in [5, 6): stage 0 idles [1, 9), until 6 for the op and to 9 for the
+    transfer. The path is F, F, B, B, W.
+    """
+    instance = _instance(stages=2, microbatches=1, comm_ticks=3)
+    explained = explain(HEURISTICS["zb-h1"](instance))
+    waits = [(i.start, i.end, i.cause, i.waits_for.id) for i in explained.idle if i.stage == 0 and i.waits_for]
+    assert waits == [
+        (1, 6, Cause.DEPENDENCY, "it0/s1/v1/mb0/B"),
+        (6, 9, Cause.TRANSFER, "it0/s1/v1/mb0/B"),
+    ]
+    assert [e.id[4:] for e in explained.critical_path] == [
+        "s0/v0/mb0/F",
+        "s1/v1/mb0/F",
+        "s1/v1/mb0/B",
+        "s0/v0/mb0/B",
+        "s0/v0/mb0/W",
+    ]
+
+
+def test_the_cap_is_the_cause_where_the_next_f_had_its_input() -> None:
+    """1F1B with a cap of 4: stage 0 has its inputs always, so its wait in [4, 10) with 4 activations is for memory.
+
+    After its last F it waits one tick for each of its last three gradients. Stage 1 holds 3 of 4: it has room.
+    """
+    explained = explain(HEURISTICS["1f1b"](_instance(**FUSED, memory_cap=4)))
+    rows = explained.by_stage()
+    assert (rows[0][Cause.MEMORY], rows[0][Cause.DEPENDENCY]) == (6, 3)
+    assert rows[1][Cause.MEMORY] == 0
+    first = next(i for i in explained.idle if i.cause is Cause.MEMORY)
+    assert (first.start, first.end, first.waits_for and first.waits_for.id) == (4, 10, "it0/s0/v0/mb0/BW")
+
+
+def test_an_op_that_starts_late_for_nothing() -> None:
+    """One stage: F [0, 1), then B only at 3 although nothing else runs: 2 ticks of order, which B itself could use."""
+    instance = _instance(stages=1, microbatches=1)
+    late = _schedule(instance, (Kind.F, 0, 0, 0, 1), (Kind.B, 0, 0, 3, 4), (Kind.W, 0, 0, 4, 5))
+    explained = explain(late)
+    (gap,) = explained.idle
+    assert (gap.cause, gap.ticks, gap.waits_for) == (Cause.ORDER, 2, None)
+    use = explained.avoidable()
+    assert use is not None
+    assert (use.op.id, use.usable_from, use.ticks, use.by_split) == ("it0/s0/v0/mb0/B", 1, 2, False)
+
+
+def test_o_waits_for_the_gradients_of_other_stages() -> None:
+    """ZB-H1 with a global barrier: all stages end their W at 27 but begin up to 3 later: no wait there at p=4, m=8.
+
+    With 2 stages, one microbatch and F=B=W=1, stage 1 ends W0 at 4 and stage 0 at 5: O of stage 1 waits one tick.
+    """
+    instance = _instance(stages=2, microbatches=1, barrier="global")
+    explained = explain(HEURISTICS["zb-h1"](instance))
+    barriers = [i for i in explained.idle if i.cause is Cause.BARRIER]
+    assert [(i.stage, i.start, i.end, i.waits_for and i.waits_for.id) for i in barriers] == [
+        (1, 4, 5, "it0/s0/v0/mb0/W")
+    ]
+
+
+def test_a_later_op_of_the_stage_could_use_the_first_bubble() -> None:
+    """1F1B without a cap: stage 0 idles from 4, and F4, for which nothing has to come, could run there."""
+    use = explain(HEURISTICS["1f1b"](_instance(**FUSED))).avoidable()
+    assert use is not None
+    assert (use.idle.stage, use.idle.start, use.op.id, use.by_split) == (0, 4, "it0/s0/v0/mb4/F", False)
+
+
+def test_a_split_could_shorten_a_bubble() -> None:
+    """1F1B, cap 2, on two stages whose backward may be split, F=B=W=1, BW=2.
+
+    Stage 0 has no room for F2 while it waits in [2, 4) for BW0 of stage 1, which ends at 4 and as B would end at 3.
+    """
+    instance = _instance(stages=2, microbatches=3, memory_cap=2, fused_backward_ticks=2)
+    explained = explain(HEURISTICS["1f1b"](instance))
+    memory = explained.idle[1]
+    assert (memory.start, memory.end, memory.cause) == (2, 4, Cause.MEMORY)
+    use = explained.avoidable()
+    assert use is not None
+    assert use.by_split
+    assert use.op.kind is Kind.BW
+    assert use.op.stage != use.idle.stage
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "1f1b-split", "zb-h1", "zb-h2", "zb-auto", "list"])
+def test_idle_and_busy_time_make_the_makespan(name: str) -> None:
+    """By definition: stages times makespan is busy time and every idle tick, once."""
+    schedule = HEURISTICS[name](_instance(fused_backward_ticks=2, comm_ticks=1, barrier="global", memory_cap=20))
+    known = figures(schedule)
+    idle = explain(schedule).idle
+    assert sum(i.ticks for i in idle) + sum(known.busy_ticks) == known.makespan * 4
+    assert all(i.ticks > 0 for i in idle)
+
+
+def test_what_does_not_fit_together_is_explained_too() -> None:
+    """A schedule that the validator refuses: W alone, two ops at once, a stage with nothing."""
+    instance = _instance(stages=2, microbatches=1)
+    explained = explain(_schedule(instance, (Kind.W, 1, 0, 0, 4), (Kind.F, 1, 0, 1, 2)))
+    assert [(i.stage, i.start, i.end) for i in explained.idle] == [(0, 0, 4)]
+    assert explain(_schedule(instance)).critical_path == ()
