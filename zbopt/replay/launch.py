@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from importlib.util import find_spec
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> l
             progress=name,
         )
         (folder / "jobs.json").write_text(told.model_dump_json(), encoding="utf-8")
-        team = _Team(folder, processes, stack)
+        team = _Team(folder, processes)
         stack.callback(team.kill)
         team.wait(timeout_s)
         results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -108,59 +109,74 @@ def execute(jobs: Sequence[Job], schedule: Schedule | None, *, timeout_s: float)
     return run_all(Jobs(jobs=tuple(jobs), timeout_s=timeout_s, results=""))
 
 
+def _context() -> ForkServerContext | SpawnContext:
+    """Processes are forked from one that has loaded torch, which takes seconds; spawned where there is no fork."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["zbopt.replay.worker"])
+    return context
+
+
+def _member(folder: str, rank: int, processes: int) -> None:
+    """One process of a run: its output goes to a file, its place into the environment, as torchrun has it."""
+    with (Path(folder) / f"rank{rank}.err").open("wb") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    from zbopt.replay.worker import main  # here, so that the launching process needs no torch
+
+    raise SystemExit(main([str(Path(folder) / "jobs.json")]))
+
+
 class _Team:
     """The processes of one run."""
 
-    def __init__(self, folder: Path, processes: int, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, processes: int) -> None:
         self.folder = folder
-        self.members = [self._start(rank, processes, stack) for rank in range(processes)]
-
-    def _start(self, rank: int, processes: int, stack: ExitStack) -> subprocess.Popen[bytes]:
-        threads = os.environ.get("OMP_NUM_THREADS", "1")
-        env = os.environ | {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(processes),
-            "OMP_NUM_THREADS": threads,
-        }
-        if sys.platform == "linux":
-            env.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        errors = stack.enter_context((self.folder / f"rank{rank}.err").open("wb"))
-        command = [sys.executable, "-m", "zbopt.replay.worker", str(self.folder / "jobs.json")]
-        return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+        context = _context()
+        self.members = [
+            context.Process(target=_member, args=(str(folder), rank, processes), daemon=True)
+            for rank in range(processes)
+        ]
+        for member in self.members:
+            member.start()
 
     def wait(self, timeout_s: float) -> None:
         """Until all have ended well. One failure gives the others the timeout to notice; then they are killed."""
-        while any(member.poll() is None for member in self.members):
-            if any(member.poll() for member in self.members):
+        while any(member.exitcode is None for member in self.members):
+            if any(member.exitcode for member in self.members):
                 self._after_failure(timeout_s)
             time.sleep(_POLL_S)
-        if any(member.returncode for member in self.members):
+        if any(member.exitcode for member in self.members):
             self._after_failure(timeout_s)
 
     def _after_failure(self, timeout_s: float) -> None:
-        failed = [rank for rank, member in enumerate(self.members) if member.poll()]
+        failed = [rank for rank, member in enumerate(self.members) if member.exitcode]
         began = time.monotonic()
-        while any(member.poll() is None for member in self.members):
+        while any(member.exitcode is None for member in self.members):
             if time.monotonic() - began > timeout_s + _GRACE_S:
                 break
             time.sleep(_POLL_S)
         took = time.monotonic() - began
-        hung = [rank for rank, member in enumerate(self.members) if member.poll() is None]
-        killed = [rank for rank in failed if (self.members[rank].returncode or 0) < 0]
+        hung = [rank for rank, member in enumerate(self.members) if member.exitcode is None]
+        killed = [rank for rank in failed if (self.members[rank].exitcode or 0) < 0]
         blamed = (killed or hung or failed)[0]
         ending = f"the others ended {took:.1f} s later" if not hung else f"{len(hung)} hung and were killed"
         raise ReplayError(f"process {blamed} of {len(self.members)} {self._fate(blamed)}; {ending}")
 
     def _fate(self, rank: int) -> str:
-        code = self.members[rank].poll()
+        code = self.members[rank].exitcode
         doing = self._doing(rank)
         if code is None:
             return f"does not answer{doing}; resume from the last checkpoint with --resume"
         if code < 0:
             name = signal.Signals(-code).name
             return f"was killed by {name}{doing}; resume from the last checkpoint with --resume"
-        lines = (self.folder / f"rank{rank}.err").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        path = self.folder / f"rank{rank}.err"
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.is_file() else []
         return f"failed{doing}: {lines[-1] if lines else f'exit status {code}'}"
 
     def _doing(self, rank: int) -> str:
@@ -171,6 +187,6 @@ class _Team:
     def kill(self) -> None:
         """End whoever still runs, a stopped one too."""
         for member in self.members:
-            if member.poll() is None:
+            if member.exitcode is None:
                 member.kill()
-                member.wait()
+            member.join()

@@ -260,7 +260,3 @@ def main(arguments: Sequence[str]) -> int:
     if results is not None:
         Path(jobs.results).write_text(json.dumps(results), encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
