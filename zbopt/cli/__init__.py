@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from zbopt.cli import out
+from zbopt.cli.bench import bench_command
 from zbopt.cli.check import show_command, validate_command
 from zbopt.cli.compare import compare_command
 from zbopt.cli.solve import solve_command
@@ -29,6 +30,7 @@ app.command("solve")(solve_command)
 app.command("compare")(compare_command)
 app.command("validate")(validate_command)
 app.command("show")(show_command)
+app.command("bench")(bench_command)
 commands.register(app)
 
 

@@ -1,0 +1,202 @@
+"""``zbopt bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, Limits, bench_set, instance_files, update_best_known
+from zbopt.cli import out
+from zbopt.cli.flags import JsonFlag, ObjectiveFlag, SearchFlags, takes
+from zbopt.instance import Objective
+from zbopt.report.record import Record
+from zbopt.report.words import percent, table
+from zbopt.result import Progress
+from zbopt.schedule import Status, versions
+
+FAILED = 1
+_HEAD = ("instance", "value", "bound", "gap", "proved by", "best peer", "ratio", "seconds", "best known")
+
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="SET", help="Folder of instance files, such as instances/unit.")
+]
+MatchFlag = Annotated[str, typer.Option("--match", metavar="GLOB", help="Only instances whose name matches.")]
+UpdateFlag = Annotated[bool, typer.Option("--update", help=f"Write what is better than on record into {BEST_KNOWN}.")]
+ResumeFlag = Annotated[
+    bool, typer.Option("--resume", help="Take from the results file what was solved under the same limits.")
+]
+ResultsFlag = Annotated[
+    Path | None,
+    typer.Option("--results", metavar="FILE", help=f"File for the rows as they come.  [default: SET/{RESULTS}]"),
+]
+AnyObjectiveFlag = Annotated[
+    ObjectiveFlag | None,
+    typer.Option("--objective", help="What is minimised instead of what the instances say.", show_default=False),
+]
+
+
+@takes(SearchFlags)
+def bench_command(
+    search: SearchFlags,
+    folder: FolderArgument,
+    match: MatchFlag = "*",
+    objective: AnyObjectiveFlag = None,
+    update: UpdateFlag = False,
+    resume: ResumeFlag = False,
+    results: ResultsFlag = None,
+    json: JsonFlag = False,
+) -> int:
+    """Solve a set of instances; hold the results against the best known ones and the published schedulers.
+
+    Example: zbopt bench instances/unit --match 'p4-*' --time-limit 10
+
+    Ctrl-C ends the run and shows what was found; --resume goes on from there.
+    """
+    limits = Limits(search.time_limit, search.workers, search.seed, search.deterministic)
+    count = len(instance_files(folder, match))
+    with BenchBar(count) as bar:
+        rows = bench_set(
+            folder,
+            limits,
+            objective=None if objective is None else Objective[objective.name],
+            match=match,
+            results=results or folder / RESULTS,
+            resume=resume,
+            on_row=bar.row,
+            on_progress=bar.progress,
+        )
+    if len(rows) < count or (rows and rows[-1].interrupted):
+        out.say(f"zbopt: interrupted after {len(rows)} of {count} instances; --resume goes on")
+    improved = update_best_known(folder, rows, datetime.now(UTC).date()) if update else []
+    if json:
+        out.record(bench_record(folder, limits, rows, count))
+    else:
+        out.page(bench_page(rows))
+        if update:
+            out.say(f"zbopt: {len(improved)} of {len(rows)} rows are better than on record; {folder / BEST_KNOWN}")
+    return FAILED if any(row.error is not None or row.status is Status.INFEASIBLE for row in rows) else 0
+
+
+class BenchBar:
+    """How far the run is, on stderr: a bar on a terminal, a line for each instance in a log."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.done = 0
+        console = Console(stderr=True, highlight=False)
+        self.shown = console.is_terminal and not console.is_dumb_terminal
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        )
+        self.bar = Bar(*columns, console=console, transient=True, disable=not self.shown, redirect_stdout=False)
+        self.task = self.bar.add_task("", total=count)
+
+    def __enter__(self) -> BenchBar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.bar.stop()
+
+    def progress(self, instance: str, state: Progress) -> None:
+        """Take the newest state of the instance that is being solved."""
+        best = "none yet" if state.value is None else state.value
+        self.bar.update(self.task, description=f"{instance}: best {best}, bound {state.bound}, {state.time_s:.0f} s")
+
+    def row(self, row: BenchRow) -> None:
+        """Take a row that is done."""
+        self.done += 1
+        self.bar.update(self.task, completed=self.done)
+        if not self.shown:
+            what = row.error or f"{row.status.value}, value {row.value}, bound {row.bound}, {row.wall_time_s:.1f} s"
+            out.say(f"zbopt: {self.done} of {self.count}: {row.instance}: {what}")
+
+
+def bench_page(rows: Sequence[BenchRow]) -> Iterator[str]:
+    """All that ``zbopt bench`` prints."""
+    if not rows:
+        return
+    yield from table([_HEAD, *map(_cells, rows)], indent="")
+    yield ""
+    yield summary(rows)
+    yield from (f"{row.instance}: {row.error}" for row in rows if row.error is not None)
+
+
+def summary(rows: Sequence[BenchRow]) -> str:
+    """How many are proved, the worst gap, and how the values stand beside the peers'."""
+    proved = sum(row.status is Status.OPTIMAL for row in rows)
+    gaps = [row.gap for row in rows if row.gap is not None]
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    above = sum(ratio > 1 for ratio in ratios)
+    worst = percent(max(gaps, default=None))
+    beside = f"; above the best peer in {above} of {len(ratios)}" if ratios else ""
+    return f"{proved} of {len(rows)} proved optimal; largest gap {worst}{beside}"
+
+
+def _cells(row: BenchRow) -> tuple[str, ...]:
+    peer = "" if row.peer is None else f"{row.peer.scheduler} {row.peer.value:.1f}".removesuffix(".0")
+    return (
+        row.instance,
+        "none" if row.value is None else str(row.value),
+        "none" if row.bound is None else str(row.bound),
+        "failed" if row.error is not None else row.status.value if row.gap is None else percent(row.gap),
+        row.proved_by or "",
+        peer,
+        "" if row.ratio is None else f"{row.ratio:.4f}",
+        f"{row.wall_time_s:.2f}",
+        _news(row),
+    )
+
+
+def _news(row: BenchRow) -> str:
+    """What is better or worse than on record."""
+    if row.error is not None or row.value is None or row.bound is None:
+        return ""
+    if row.known is None:
+        return "new"
+    better = [name for name, is_better in (("value", row.better_value), ("bound", row.better_bound)) if is_better]
+    if better:
+        return "better " + " and ".join(better)
+    worse = [
+        name
+        for name, is_worse in (
+            ("value", row.known.value is not None and row.value > row.known.value),
+            ("bound", row.bound < row.known.lower_bound),
+        )
+        if is_worse
+    ]
+    return "worse " + " and ".join(worse) if worse else "same"
+
+
+def bench_record(folder: Path, limits: Limits, rows: Sequence[BenchRow], count: int) -> Record:
+    """What ``zbopt bench --json`` prints."""
+    return {
+        "set": str(folder),
+        "instances": count,
+        "interrupted": len(rows) < count or any(row.interrupted for row in rows),
+        "limits": asdict(limits),
+        "versions": versions(),
+        "rows": [_row_record(row) for row in rows],
+    }
+
+
+def _row_record(row: BenchRow) -> dict[str, Any]:
+    own = {name: value for name, value in asdict(row).items() if name not in ("bound", "known", "peer")}
+    return own | {
+        "lower_bound": row.bound,
+        "gap": row.gap,
+        "best_known": None if row.known is None else asdict(row.known),
+        "best_peer": None if row.peer is None else asdict(row.peer),
+        "ratio": row.ratio,
+    }
