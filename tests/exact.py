@@ -1,0 +1,92 @@
+"""Proved optima of small problems by CP-SAT in this process, and instances of every kind, for tests only."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+from ortools.sat.python import cp_model
+from random_instances import random_instance
+
+from zbopt.bounds.relax import Relaxed, whole
+from zbopt.cpsat.formulation import Formulation, Rules
+from zbopt.graph import expand
+from zbopt.heuristics import HEURISTICS
+from zbopt.instance import Instance
+from zbopt.metrics import figures
+
+FREE = Rules(microbatch_order=False)
+"""No rule that removes solutions."""
+
+_TIMES = ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks", "optimizer_ticks")
+
+
+def solver() -> cp_model.CpSolver:
+    """One thread; a minute, which none of these problems needs."""
+    found = cp_model.CpSolver()
+    found.parameters.num_workers = 1
+    found.parameters.max_time_in_seconds = 60
+    return found
+
+
+def least(problem: Relaxed, horizon: int, rules: Rules | None = None) -> int | None:
+    """Least objective value of ``problem``, in ticks; ``None``: proved to be above ``horizon``."""
+    formulation = Formulation(problem, horizon, minimise=True, rules=rules)
+    search = solver()
+    status = search.solve(formulation.model)
+    assert status in (cp_model.OPTIMAL, cp_model.INFEASIBLE), search.status_name(status)
+    return round(search.objective_value) if status == cp_model.OPTIMAL else None
+
+
+def known_value(instance: Instance) -> int:
+    """Value of the list schedule: every instance here has one."""
+    return figures(HEURISTICS["list"](instance)).value(instance.objective)
+
+
+def proved_optimum(instance: Instance, rules: Rules | None = None) -> int:
+    """Least objective value of ``instance``, in ticks."""
+    value = least(whole(expand(instance)), known_value(instance), rules)
+    assert value is not None, "the list schedule is within the horizon"
+    return value
+
+
+def any_instance(random: Random, *, most_stages: int = 3, most_microbatches: int = 3) -> Instance:
+    """As ``random_instance``, also with any placement, long transfers and activations of no size.
+
+    Several virtual stages a stage mean two microbatches at most, and no span of three stages: minutes for CP-SAT.
+    """
+    instance = random_instance(random, most_stages=most_stages, most_microbatches=most_microbatches)
+    fields = instance.model_dump()
+    if instance.virtual_stages > instance.stages:
+        fields["microbatches"] = min(2, instance.microbatches)
+        if instance.stages > 2:
+            fields["objective"] = "makespan"
+    if random.random() < 0.3:
+        fields["comm_ticks"] = random.randint(3, 9)
+    if random.random() < 0.4:
+        fields["stage_of"] = _placement(random, instance.stages, instance.virtual_stages)
+    if random.random() < 0.1:
+        fields["activation"] = [random.choice((0, 1)) for _ in instance.stage_of]
+    if fields["memory_cap"] is not None:
+        needs = [Fraction(0)] * instance.stages
+        for stage, amount in zip(fields["stage_of"], fields["activation"], strict=True):
+            needs[stage] += amount
+        fields["memory_cap"] = [need * random.choice((1, 1, Fraction(3, 2), 2)) for need in needs]
+    return Instance.model_validate(fields)
+
+
+def _placement(random: Random, stages: int, virtual_stages: int) -> list[int]:
+    """Every stage holds a virtual stage, in any order."""
+    stage_of = [*range(stages), *(random.randrange(stages) for _ in range(virtual_stages - stages))]
+    random.shuffle(stage_of)
+    return stage_of
+
+
+def with_times(instance: Instance, factor: int) -> Instance:
+    """``instance`` with every time ``factor`` times as long."""
+    fields = instance.model_dump()
+    fields["comm_ticks"] *= factor
+    for name in _TIMES:
+        if fields[name] is not None:
+            fields[name] = [None if ticks is None else ticks * factor for ticks in fields[name]]
+    return Instance.model_validate(fields)
