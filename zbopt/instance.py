@@ -390,9 +390,7 @@ def read_instance(path: Path | str) -> Instance:
 def write_instance(instance: Instance, path: Path | str) -> None:
     """Write ``instance`` as JSON, one field a line."""
     fields = instance.model_dump(mode="json", exclude_none=True)
-    # A list of stages has no short form: one number for it would not say how many virtual stages there are.
-    short = {key: value if key == "stage_of" else _collapse(value) for key, value in fields.items()}
-    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in short.items())
+    lines = (f"  {json.dumps(k)}: {json.dumps(v if k == 'stage_of' else _collapse(v))}" for k, v in fields.items())
     Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
