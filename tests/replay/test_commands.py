@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 
+from zbopt import cli
 from zbopt.instance import Kind, read_instance
 from zbopt.replay import commands, launch
 from zbopt.replay.launch import ReplayError
@@ -63,6 +64,7 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--network", "gpt", "--width", "7"), "width 7 does not divide by 2 heads"),
         (("--network", "wait", "--dtype", "float32"), "dtype float32 cannot carry a time; use float64"),
         (("--microbatch-size", "0"), "microbatch_size = 0: must be at least 1"),
+        (("--damage", "nonsense"), "damage = 'nonsense': "),
         (("--resume",), "checkpoints have no folder; give --checkpoint-dir"),
         (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),
     ],
@@ -96,6 +98,9 @@ def test_replay_diff_and_validator_close_the_loop(
     found = read_schedule(observed)
     codes = {violation.code for violation in validate(found.instance, found).violations}
     assert codes <= {Code.WRONG_DURATION}
+    run = cli.run
+    assert (run(["validate", str(trace)]), run(["validate", str(observed)])) == (0, 0)
+    assert "valid" in capsys.readouterr().out
     events = read_trace(trace).steps[1].events
     assert all(event.asked <= event.start < event.end for event in events)
     assert all(event.checksum for event in events if event.kind is Kind.F)
@@ -119,6 +124,14 @@ def test_checksums_do_not_depend_on_the_placement(call: Call, plan: Path, tmp_pa
     assert differing == []
     forwards = [op for op in sums[0] if op[2] is Kind.F]
     assert len(forwards) == 2 * 2 * 4
+
+
+def test_no_cuda_device_is_named(call: Call, plan: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    with pytest.raises(ReplayError, match="device cuda: no CUDA device is here; use --device cpu"):
+        call("replay", plan, "--device", "cuda", "--single-process")
 
 
 def test_prove(call: Call, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from zbopt.formats.torch_csv import Action, Op
 
-KINDS = ("missing-w", "late-w", "no-reduction", "swapped-microbatch", "stale-buffer", "killed", "stopped")
-
 
 class Damage:
     """One kind of damage in one run.
@@ -25,8 +23,6 @@ class Damage:
 
     def __init__(self, text: str, stage: int) -> None:
         self.kind, *numbers = text.split(":")
-        if self.kind not in KINDS:
-            raise ValueError(f"damage {text!r} is unknown; choose from {', '.join(KINDS)}")
         self._stage = stage
         self._at = tuple(map(int, numbers)) if numbers else (0, 1)
         self._owed: list[Action] = []

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Split = Literal["deferred", "engine"]
+QUIET_DAMAGE = ("missing-w", "late-w", "no-reduction", "swapped-microbatch", "stale-buffer")
 Lowering = Literal["zbopt", "engine"]
 
 
@@ -85,7 +86,12 @@ class Job(_Spec):
     checkpoint_dir: str | None = None
     checkpoint_every: int | None = Field(None, ge=1, description="Steps between checkpoints.")
     resume: bool = Field(False, description="Start from the last checkpoint of checkpoint_dir.")
-    damage: str | None = Field(None, description="Damage done on purpose, to show that it is found.")
+    damage: str | None = Field(
+        None,
+        pattern=rf"^({'|'.join(QUIET_DAMAGE)}|(killed|stopped)(:\d+:\d+)?)$",
+        description=f"Damage done on purpose, to be found: {', '.join(QUIET_DAMAGE)}, or killed or stopped "
+        "with stage and step, as killed:2:1.",
+    )
 
 
 class Jobs(_Spec):

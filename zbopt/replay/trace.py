@@ -14,6 +14,9 @@ from zbopt.instance import MAX_TICKS, Instance, Kind, first_error, read_document
 from zbopt.replay.spec import Network, Training
 from zbopt.schedule import Event, Provenance, Schedule
 
+SOURCE = "trace"
+"""Provenance of an observed schedule: its durations are what was seen, not what an instance says."""
+
 
 class TraceEvent(BaseModel):
     """One op as it ran, in nanoseconds since the step's start."""
@@ -94,7 +97,7 @@ class Trace(BaseModel):
         events = tuple(e.event(0, unit) for e in step.events if steps or e.kind is not Kind.O)
         return Schedule(
             instance=_observed_instance(self.plan.instance, events, tick),
-            provenance=Provenance(source="trace", versions=self.versions),
+            provenance=Provenance(source=SOURCE, versions=self.versions),
             events=tuple(sorted(events, key=lambda e: (e.stage, e.start))),
         )
 
@@ -144,10 +147,14 @@ def read_trace(path: Path | str) -> Trace:
         ValueError: One line that names the file, the field, the value and the limit.
     """
     path = Path(path)
-    document = read_document(path)
+    return trace_from_document(read_document(path), str(path))
+
+
+def trace_from_document(document: object, where: str) -> Trace:
+    """A trace from parsed JSON. Raises ``ValueError`` as ``read_trace`` does, with ``where`` as the file's name."""
     if not isinstance(document, dict) or document.get("schema") != "zbopt.trace/1":
-        raise ValueError(f"{path}: not a trace; give a file that zbopt replay --trace wrote")
+        raise ValueError(f"{where}: not a trace; give a file that zbopt replay --trace wrote")
     try:
         return Trace.model_validate(document)
     except ValidationError as error:
-        raise ValueError(f"{path}: {first_error(error)}") from None
+        raise ValueError(f"{where}: {first_error(error)}") from None

@@ -46,6 +46,7 @@ class Worker:
         Raises:
             ValueError: The schedule, the network and the processes do not go together.
         """
+        device_of(job)
         if job.task == "profile":
             return measure(job)
         if job.schedule is None:
