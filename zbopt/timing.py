@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from zbopt.graph import TaskGraph
+from zbopt.graph import TaskGraph, expand
+from zbopt.instance import Instance, Kind, Objective
 from zbopt.schedule import Event, Provenance, Schedule
 
 
@@ -174,6 +175,29 @@ def schedule_of(graph: TaskGraph, starts: Mapping[int, int], provenance: Provena
             for i in order
         ),
     )
+
+
+def schedule_in_order(
+    instance: Instance, rows: Sequence[Sequence[tuple[Kind, int, int]]], provenance: Provenance
+) -> Schedule:
+    """The schedule that runs an order at the earliest starts, each stage's O last.
+
+    Args:
+        instance: The problem; its memory cap is not looked at.
+        rows: For each stage (kind, virtual stage, microbatch), in the order in which they run.
+        provenance: Where the order comes from.
+
+    Raises:
+        DeadlockError: The order contradicts the precedences.
+    """
+    graph = expand(instance)
+    orders = [[graph.index[step] for step in row] for row in rows]
+    for stage, order in enumerate(orders):
+        step = graph.index.get((Kind.O, stage, None))
+        if step is not None:
+            order.append(step)
+    place = least_span_starts if instance.objective is Objective.MAX_STAGE_SPAN else earliest_starts
+    return schedule_of(graph, place(graph, orders), provenance)
 
 
 def starts_of(graph: TaskGraph, schedule: Schedule) -> dict[int, int]:

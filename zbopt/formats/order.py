@@ -1,0 +1,222 @@
+"""An order of ops on each stage, without times: what most foreign formats hold, and what makes one complete.
+
+A reader turns its file into rows of ``Cell`` and hands them to ``order_of``, whose errors name the cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zbopt.instance import MAX_STAGES, Instance, Kind
+from zbopt.schedule import Schedule
+
+Step = tuple[Kind, int, int]
+"""Kind, virtual stage, microbatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One op of a foreign file; ``where`` is its place, in words for an error."""
+
+    step: Step
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A complete order: every op once, on one stage, after what it needs. ``rows`` are by stage."""
+
+    stage_of: tuple[int, ...]
+    microbatches: int
+    rows: tuple[tuple[Step, ...], ...]
+
+    def unit_instance(self) -> Instance:
+        """The instance of this placement with F = B = W = 1 and BW = 2 ticks, no cap, no communication time."""
+        return Instance.model_validate(
+            {
+                "stages": len(self.rows),
+                "microbatches": self.microbatches,
+                "stage_of": self.stage_of,
+                "forward_ticks": 1,
+                "backward_ticks": 1,
+                "weight_ticks": 1,
+                "fused_backward_ticks": 2,
+            }
+        )
+
+
+def order_of_schedule(schedule: Schedule) -> Order:
+    """The order in which ``schedule`` runs its ops, the optimizer steps left out."""
+    rows = (
+        tuple((e.kind, e.virtual_stage or 0, e.microbatch or 0) for e in row if e.kind is not Kind.O)
+        for row in schedule.by_stage()
+    )
+    return Order(schedule.instance.stage_of, schedule.instance.microbatches, tuple(rows))
+
+
+def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -> Order:
+    """The order that the rows hold, one row a stage.
+
+    Args:
+        rows: The ops of each stage.
+        instance: What the order has to fit. Its backward decides whether BW becomes B and W. ``None``: the placement
+            and the number of microbatches are what the rows use.
+
+    Raises:
+        ValueError: One line that names the row and cell: an op twice, out of range, on two rows, or missing; a
+            backward before its forward; ops that wait for each other in a circle; or what the instance has otherwise.
+    """
+    if instance is not None and len(rows) != instance.stages:
+        raise ValueError(f"{len(rows)} rows for {instance.stages} stages; give one row a stage")
+    if not rows:
+        raise ValueError("there is no row; give one row a stage")
+    if len(rows) > MAX_STAGES:
+        raise ValueError(f"{len(rows)} rows, of at most {MAX_STAGES}; give one row a stage")
+    for stage, row in enumerate(rows):
+        if not row:
+            raise ValueError(f"row {stage} has no op; give one row a stage, and each at least one")
+    stage_of = _placement(rows)
+    if instance is not None:
+        _same_placement(rows, stage_of, instance)
+        rows = [list(_as_allowed(row, instance)) for row in rows]
+    microbatches = instance.microbatches if instance else 1 + max(c.step[2] for row in rows for c in row)
+    no_first_b = instance is not None and instance.backward_ticks is not None and instance.backward_ticks[0] is None
+    _complete(rows, stage_of, microbatches, no_first_b)
+    _Run(rows, len(stage_of)).check()
+    return Order(stage_of, microbatches, tuple(tuple(cell.step for cell in row) for row in rows))
+
+
+def _placement(rows: Sequence[Sequence[Cell]]) -> tuple[int, ...]:
+    first: dict[int, tuple[int, Cell]] = {}
+    for stage, row in enumerate(rows):
+        for cell in row:
+            held, other = first.setdefault(cell.step[1], (stage, cell))
+            if held != stage:
+                raise ValueError(
+                    f"{cell.where}: virtual stage {cell.step[1]} is on row {held} already ({other.where}); "
+                    "keep each virtual stage on one row"
+                )
+    highest = max(first)
+    if len(first) != highest + 1:
+        missing = next(v for v in range(highest) if v not in first)
+        named = first[highest][1].where
+        raise ValueError(f"virtual stage {missing} is on no row, though {named} names {highest}; number them from 0")
+    return tuple(first[v][0] for v in range(highest + 1))
+
+
+def _same_placement(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], instance: Instance) -> None:
+    for row in rows:
+        for cell in row:
+            kind, v, j = cell.step
+            if v >= instance.virtual_stages:
+                limit = f"virtual stages 0 to {instance.virtual_stages - 1}"
+                raise ValueError(f"{cell.where}: the instance has {limit}; give the instance of this table")
+            if stage_of[v] != instance.stage_of[v]:
+                raise ValueError(
+                    f"{cell.where}: virtual stage {v} is on row {stage_of[v]}, the instance holds it on stage "
+                    f"{instance.stage_of[v]}; give an instance with this placement"
+                )
+            if j >= instance.microbatches:
+                limit = f"microbatches 0 to {instance.microbatches - 1}"
+                raise ValueError(f"{cell.where}: the instance has {limit}; drop it, or give the instance of this table")
+            if kind is Kind.B and not instance.may_split:
+                raise ValueError(
+                    f"{cell.where}: the backward is split, the instance never splits it; "
+                    "give backward_ticks and weight_ticks in the instance"
+                )
+    if len(stage_of) < instance.virtual_stages:
+        raise ValueError(f"virtual stage {len(stage_of)} of the instance is on no row; add its ops")
+
+
+def _as_allowed(row: Iterable[Cell], instance: Instance) -> Iterator[Cell]:
+    """The ops that the instance has: BW as B and W where it must not fuse, no B where the first stage has none."""
+    fused, backward = instance.fused_backward_ticks, instance.backward_ticks
+    for cell in row:
+        kind, v, j = cell.step
+        may_fuse = fused is not None and fused[v] is not None
+        no_b = backward is not None and backward[v] is None
+        if kind is Kind.BW and not may_fuse:
+            kinds = [Kind.W] if no_b else [Kind.B, Kind.W]
+            yield from (Cell((part, v, j), cell.where) for part in kinds)
+        elif not (kind is Kind.B and no_b):
+            yield cell
+
+
+def _complete(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], microbatches: int, no_first_b: bool) -> None:
+    """Each F once, and each backward once: as BW, or as B and W, or as W where the first virtual stage has no B."""
+    found: dict[Step, Cell] = {}
+    kinds: dict[tuple[int, int], set[Kind]] = {}
+    for row in rows:
+        for cell in row:
+            kind, v, j = cell.step
+            if cell.step in found:
+                raise ValueError(f"{cell.where} is there twice, first as {found[cell.step].where}; keep one")
+            done = kinds.setdefault((v, j), set())
+            if kind in (Kind.B, Kind.W, Kind.BW) and (Kind.BW in done or (kind is Kind.BW and done - {Kind.F})):
+                raise ValueError(
+                    f"{cell.where}: the backward of microbatch {j} on virtual stage {v} is there already; "
+                    "give it whole, or as input and weight gradient"
+                )
+            found[cell.step] = cell
+            done.add(kind)
+    for v, stage in enumerate(stage_of):
+        whole = ({Kind.BW}, {Kind.W} if no_first_b and v == 0 else {Kind.B, Kind.W})
+        for j in range(microbatches):
+            done = kinds.get((v, j), set())
+            what = "F" if Kind.F not in done else "backward" if done - {Kind.F} not in whole else ""
+            if what:
+                raise ValueError(
+                    f"row {stage}: the {what} of microbatch {j} on virtual stage {v} is missing or not whole; "
+                    f"add it, or drop microbatch {j} everywhere"
+                )
+
+
+class _Run:
+    """Runs the rows without times: what never starts waits for an op behind it, or in a circle."""
+
+    def __init__(self, rows: Sequence[Sequence[Cell]], virtual_stages: int) -> None:
+        self.rows, self.last = rows, virtual_stages - 1
+        self.every = {cell.step for row in rows for cell in row}
+        self.done: set[Step] = set()
+
+    def check(self) -> None:
+        heads = [0] * len(self.rows)
+        moved = True
+        while moved:
+            moved = False
+            for stage, row in enumerate(self.rows):
+                while heads[stage] < len(row) and self.missing(row[heads[stage]].step) is None:
+                    self.done.add(row[heads[stage]].step)
+                    heads[stage] += 1
+                    moved = True
+        for stage, row in enumerate(self.rows):
+            if heads[stage] < len(row):
+                self.refuse(row, row[heads[stage]])
+
+    def refuse(self, row: Sequence[Cell], cell: Cell) -> None:
+        missing = self.missing(cell.step)
+        assert missing is not None, "an op that stands at the head of its row lacks an input"
+        kind, v, j = missing
+        own = any(other.step == missing for other in row)
+        why = "which comes after it on its row" if own else "which waits for it in a circle"
+        raise ValueError(
+            f"{cell.where} can never start: it needs {kind.value} of microbatch {j} on virtual stage {v}, {why}; "
+            "change the order"
+        )
+
+    def missing(self, step: Step) -> Step | None:
+        """An op that has to run before ``step`` and has not."""
+        return next((need for need in self.needs(step) if need not in self.done), None)
+
+    def needs(self, step: Step) -> Iterator[Step]:
+        kind, v, j = step
+        if kind is Kind.F:
+            if v > 0:
+                yield (Kind.F, v - 1, j)
+            return
+        yield (Kind.F, v, j)
+        if kind is Kind.W and (Kind.B, v, j) in self.every:
+            yield (Kind.B, v, j)
+        elif v < self.last:
+            yield (Kind.BW if (Kind.BW, v + 1, j) in self.every else Kind.B, v + 1, j)
