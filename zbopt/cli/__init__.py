@@ -18,6 +18,7 @@ from zbopt.cli import out
 from zbopt.cli.bench import bench_command
 from zbopt.cli.check import show_command, validate_command
 from zbopt.cli.compare import compare_command
+from zbopt.cli.picture import plot_command
 from zbopt.cli.solve import solve_command
 from zbopt.replay import commands
 from zbopt.schedule import versions
@@ -30,6 +31,7 @@ app.command("solve")(solve_command)
 app.command("compare")(compare_command)
 app.command("validate")(validate_command)
 app.command("show")(show_command)
+app.command("plot")(plot_command)
 app.command("bench")(bench_command)
 commands.register(app)
 

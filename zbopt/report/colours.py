@@ -16,11 +16,11 @@ COLOURS = {
 }
 """On white."""
 COLOURS_ON_DARK = {
-    Kind.F: "#4f86e8",
+    Kind.F: "#457ce2",
     Kind.B: "#6fe0d4",
     Kind.W: "#57a832",
     Kind.BW: "#d3ec8c",
-    Kind.O: "#a8a8a8",
+    Kind.O: "#7d7d7d",
 }
 """On near black: the same hues, each lighter."""
 WITH_WHITE_TEXT = (Kind.F, Kind.O)

@@ -1,0 +1,226 @@
+"""The Gantt chart for papers: F blue, B teal, W green, microbatch numbers, by matplotlib (``zbopt[plot]``).
+
+Kinds differ in lightness too, so that they stay apart without colour. Where a stage holds several virtual stages, the
+ops of its second one have a line along their lower edge, those of the third two, and so on up to three.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zbopt.costs.times import decimal_text, unit_of
+from zbopt.instance import Instance, Kind
+from zbopt.report.colours import COLOURS, NAMES, text_colour
+from zbopt.report.grid import axis_step, extent
+from zbopt.schedule import Event, Schedule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+SUFFIXES = (".svg", ".png", ".pdf")
+_ROW_HEIGHT, _BAR = 0.26, 0.84
+"""Inches from stage to stage, and the share of them that an op fills."""
+_LEFT_INCHES, _RIGHT_INCHES = 0.67, 0.2
+_LEGEND_INCHES_A_LINE = 0.2
+_MOST_LINES, _LINE, _PITCH = 3, 0.055, 0.1
+"""Lines that mark virtual stages: their number, their height, and from line to line, in rows."""
+_EDGE_FROM = 2.5
+"""Points that an op must be long for a white edge; a shorter one would be all edge."""
+_LARGEST_FONT, _SMALLEST_FONT = 8.0, 4.0
+_CHARACTER = 0.62
+"""Width of a digit, in font sizes."""
+_SETTINGS: Any = {
+    "font.size": 8,
+    "font.family": "sans-serif",
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "zbopt",
+}
+_NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What sets ops apart: their kind, and which of its stage's virtual stages they are of."""
+
+    kind: Kind
+    nth: int
+
+    @property
+    def lines(self) -> int:
+        return min(self.nth, _MOST_LINES)
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.value}: {NAMES[self.kind]}"
+
+
+def nth_of(instance: Instance) -> tuple[int, ...]:
+    """For each virtual stage, how many virtual stages its stage holds before it."""
+    seen: defaultdict[int, int] = defaultdict(int)
+    numbers = []
+    for stage in instance.stage_of:
+        numbers.append(seen[stage])
+        seen[stage] += 1
+    return tuple(numbers)
+
+
+def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) -> Axes:
+    """Draw ``schedule`` on ``ax``: a row a stage, stage 0 at the top, time in the unit that reads best.
+
+    Args:
+        schedule: What to draw; it need not be valid.
+        ax: Whose limits, ticks and labels are set. Numbers are left out where they would not fit at its present size.
+        window: First and last tick to show; ``None``: from the first start to the last end.
+    """
+    first, last = window or extent(schedule)
+    last = max(last, first + 1)
+    ax.set_xlim(first, last)
+    ax.set_ylim(schedule.instance.stages - 0.5, -0.5)
+    nths = nth_of(schedule.instance)
+    looks: defaultdict[_Look, list[Event]] = defaultdict(list)
+    for event in (event for row in schedule.by_stage() for event in row):
+        v = event.virtual_stage
+        known = v is not None and 0 <= v < len(nths)
+        if event.end > first and event.start < last and event.end > event.start:
+            looks[_Look(event.kind, nths[v or 0] if known else 0)].append(event)
+    _bars(ax, looks)
+    _numbers(ax, looks, first, last)
+    _axes(ax, schedule.instance, first, last)
+    return ax
+
+
+def _bars(ax: Axes, looks: dict[_Look, list[Event]]) -> None:
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    lengths = sorted(e.end - e.start for events in looks.values() for e in events)
+    edged = bool(lengths) and lengths[len(lengths) // 2] * _points_a_unit(ax)[0] >= _EDGE_FROM
+    for look, events in looks.items():
+        bars = [Rectangle((e.start, e.stage - _BAR / 2), e.end - e.start, _BAR) for e in events]
+        ax.add_collection(
+            PatchCollection(bars, facecolor=COLOURS[look.kind], edgecolor="white", linewidth=0.4 if edged else 0)
+        )
+        marks = [
+            Rectangle((e.start, e.stage + _BAR / 2 - _PITCH * line), e.end - e.start, _LINE)
+            for e in events
+            for line in range(1, look.lines + 1)
+        ]
+        ax.add_collection(PatchCollection(marks, facecolor=text_colour(look.kind), linewidth=0))
+
+
+def _points_a_unit(ax: Axes) -> tuple[float, float]:
+    """Points that a tick is long and a row is high, at the present size of ``ax``."""
+    box = ax.get_window_extent()
+    (first, last), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    points = 72 / ax.figure.dpi
+    return box.width * points / (last - first), box.height * points / abs(bottom - top)
+
+
+def _numbers(ax: Axes, looks: dict[_Look, list[Event]], first: int, last: int) -> None:
+    """A number on every op on which it fits, all of one size: the largest at which they do."""
+    a_tick, row = _points_a_unit(ax)
+    numbered = [(look, e) for look, events in looks.items() for e in events if e.microbatch is not None]
+    room = min(((e.end - e.start) * a_tick / (_CHARACTER * len(str(e.microbatch)) + 0.35) for _, e in numbered),
+               default=0.0)  # fmt: skip
+    most_lines = max((look.lines for look in looks), default=0)
+    size = max(min(_LARGEST_FONT, row * (_BAR - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
+    for look, e in numbered:
+        begin, end, text = max(e.start, first), min(e.end, last), str(e.microbatch)
+        if (end - begin) * a_tick >= size * (_CHARACTER * len(text) + 0.1):
+            middle = e.stage - _PITCH * most_lines / 2
+            shown = ax.text((begin + end) / 2, middle, text, fontsize=size, color=text_colour(look.kind))
+            shown.set(ha="center", va="center_baseline", clip_on=True)
+
+
+def _axes(ax: Axes, instance: Instance, first: int, last: int) -> None:
+    unit, per_tick = unit_of(last - first, instance.tick)
+    step = axis_step(last - first, 10, 1)
+    times = range(first + -first % step, last + 1, step)
+    ax.set_xticks(list(times), [decimal_text(time * per_tick) for time in times])
+    ax.set_xlabel(f"time ({unit or 'ticks'})")
+    every = -(-instance.stages // 40)
+    ax.set_yticks(range(0, instance.stages, every), [f"stage {s}" for s in range(0, instance.stages, every)])
+    ax.tick_params(axis="y", length=0)
+    ax.set_facecolor("#ededed")
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+
+
+def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
+    """A patch and its name for each kind, and for each further virtual stage of a stage, that ``schedule`` has."""
+    from matplotlib.patches import Patch
+
+    used = {event.kind for event in schedule.events if event.end > event.start}
+    for kind in (kind for kind in Kind if kind in used):
+        yield Patch(facecolor=COLOURS[kind]), _Look(kind, 0).name
+    yield Patch(facecolor="#ededed", edgecolor="#bbbbbb", linewidth=0.5), "idle"
+    for lines in range(1, min(max(nth_of(schedule.instance)), _MOST_LINES) + 1):
+        later = " and later" if lines == _MOST_LINES < max(nth_of(schedule.instance)) else ""
+        name = f"{lines} line{'s' if lines > 1 else ''}: virtual stage {lines + 1}{later} of its stage"
+        yield Patch(facecolor="none"), name
+
+
+def _columns(names: Sequence[str], width_inches: float) -> int:
+    """Most columns in which a legend with ``names``, line by line, is not wider than ``width_inches``."""
+    for columns in range(len(names), 1, -1):
+        wide = sum(max(map(len, names[c::columns])) * 0.062 + 0.42 for c in range(columns))
+        if wide <= width_inches:
+            return columns
+    return 1
+
+
+def save_figure(
+    schedule: Schedule, path: Path, window: tuple[int, int] | None = None, width_inches: float = 7.2
+) -> None:
+    """Write the chart with its legend to ``path``, whose suffix says the format.
+
+    Raises:
+        ValueError: The suffix is no picture's, the width is out of range, or matplotlib is not installed.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path}: {suffix or 'no suffix'} is no picture's; end the name with {', '.join(SUFFIXES)}")
+    if not 2 <= width_inches <= 50:
+        raise ValueError(f"width {width_inches:g} inches is out of range; give 2 to 50")
+    try:
+        from matplotlib import rc_context
+    except ModuleNotFoundError:
+        raise ValueError("pictures need matplotlib, which is not installed; pip install 'zbopt[plot]'") from None
+    with rc_context(_SETTINGS):
+        figure_of(schedule, window, width_inches).savefig(path, metadata=_NO_DATE[suffix])
+
+
+def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_inches: float = 7.2) -> Figure:
+    """The chart with its legend below it, as high as the stages need."""
+    from matplotlib.figure import Figure
+
+    entries = list(legend_entries(schedule))
+    columns = _columns([name for _, name in entries], width_inches)
+    below = 0.5 + _LEGEND_INCHES_A_LINE * -(-len(entries) // columns)
+    height = schedule.instance.stages * _ROW_HEIGHT + below + 0.1
+    figure = Figure(figsize=(width_inches, height), dpi=200)
+    box = (
+        _LEFT_INCHES / width_inches,
+        below / height,
+        1 - (_LEFT_INCHES + _RIGHT_INCHES) / width_inches,
+        1 - (below + 0.1) / height,
+    )
+    draw(schedule, figure.add_axes(box), window)
+    by_column = [entry for c in range(columns) for entry in entries[c::columns]]
+    figure.legend(
+        *zip(*by_column, strict=True),
+        loc="lower center",
+        ncols=columns,
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.2,
+        borderaxespad=0.2,
+        labelspacing=0.35,
+    )
+    return figure
