@@ -88,6 +88,10 @@ def greedy(instance: Instance) -> Schedule:
     order: Order = [[] for _ in range(instance.stages)]
     todo = {(kind, v, j) for kind in rank for v in range(n) for j in range(instance.microbatches)}
 
+    def ticks(op: tuple[Kind, int, int]) -> int:
+        times = {Kind.F: instance.forward_ticks, Kind.B: instance.backward_ticks, Kind.W: instance.weight_ticks}
+        return (times[op[0]] or ())[op[1]] or 0
+
     def ready(op: tuple[Kind, int, int]) -> int | None:
         kind, v, j = op
         before = [(kind, v, j - 1)] if j else []
@@ -103,7 +107,7 @@ def greedy(instance: Instance) -> Schedule:
     while todo:
         at = {op: max(time, free[instance.stage_of[op[1]]]) for op in todo if (time := ready(op)) is not None}
         op = min(at, key=lambda op: (at[op], rank[op[0]], op[2], op[1]))
-        end[op] = free[instance.stage_of[op[1]]] = at[op] + 1
+        end[op] = free[instance.stage_of[op[1]]] = at[op] + ticks(op)
         order[instance.stage_of[op[1]]].append(op)
         todo.remove(op)
     return timed(instance, order)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from zbopt.formats.torch_csv import Action, Op, parse_action, read_rows, write_rows
 from zbopt.instance import Instance, Kind
@@ -58,6 +60,68 @@ def test_messages_of_a_pair_have_one_order(plans: SimpleNamespace) -> None:
 
     for low in (0, 1):
         assert sequence(rows[low], low) == sequence(rows[low + 1], low)
+
+
+def _deadlocks(rows: tuple[tuple[Action, ...], ...], stage_of: tuple[int, ...]) -> bool:
+    """One queue of transfers a rank, each of which waits until both of its ends are at the head: the strictest link."""
+    after = {Op.SEND_F: 1, Op.SEND_B: -1}
+    links: list[list[tuple[str, int, int | None]]] = [[] for _ in rows]
+    arrived: set[tuple[str, int, int | None]] = set()
+    at = [0] * len(rows)
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(rows):
+            while at[rank] < len(row):
+                a = row[at[rank]]
+                v = a.virtual_stage
+                if a.op in after:
+                    links[rank].append((a.op.value[-1], v + after[a.op], a.microbatch))
+                elif a.op in (Op.RECV_F, Op.RECV_B):
+                    links[rank].append((a.op.value[-1], v, a.microbatch))
+                else:
+                    away = {Op.FORWARD: v - 1, Op.INPUT_GRAD: v + 1, Op.BACKWARD: v + 1}.get(a.op, -1)
+                    remote = 0 <= away < len(stage_of) and stage_of[away] != stage_of[v]
+                    if remote and ("F" if a.op is Op.FORWARD else "B", v, a.microbatch) not in arrived:
+                        break
+                at[rank] += 1
+                moved = True
+        for link in links:
+            if link and sum(bool(other) and other[0] == link[0] for other in links) == 2:
+                arrived.add(message := link[0])
+                for other in links:
+                    if other and other[0] == message:
+                        other.pop(0)
+                moved = True
+    return any(place < len(row) for place, row in zip(at, rows, strict=True)) or any(links)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_placement_and_any_times_lower_without_deadlock(plans: SimpleNamespace, data: st.DataObject) -> None:
+    """Random placements, times and latencies: the checks find nothing, and in-order links let everything through."""
+    stages = data.draw(st.integers(1, 4))
+    more = data.draw(st.lists(st.integers(0, stages - 1), max_size=4))
+    stage_of = tuple(data.draw(st.permutations([*range(stages), *more])))
+    times = st.lists(st.integers(1, 9), min_size=len(stage_of), max_size=len(stage_of))
+    instance = Instance(
+        stages=stages,
+        microbatches=data.draw(st.integers(1, 6)),
+        stage_of=stage_of,
+        forward_ticks=data.draw(times),  # type: ignore[arg-type]
+        backward_ticks=data.draw(times),  # type: ignore[arg-type]
+        weight_ticks=data.draw(times),  # type: ignore[arg-type]
+        comm_ticks=data.draw(st.integers(0, 3)),
+    )  # type: ignore[call-arg]
+    rows = lower(plans.greedy(instance))
+    assert check_rows(rows, instance) == []
+    assert not _deadlocks(rows, stage_of)
+
+
+def test_the_model_of_links_sees_a_deadlock(plans: SimpleNamespace) -> None:
+    """Two ranks that both send first and receive second wait for each other for ever."""
+    rows = (_row("0F0 0SEND_F0 0RECV_B0 0I0 0F1 0SEND_F1"), _row("1RECV_F0 1F0 1I0 1RECV_F1 1SEND_B0 1F1"))
+    assert _deadlocks(rows, (0, 1))
 
 
 def test_a_first_stage_without_b_runs_whole_backwards(plans: SimpleNamespace) -> None:

@@ -36,6 +36,9 @@ def _schedules(plans: SimpleNamespace) -> dict[str, Schedule]:
         "odd": plans.all_forward((0, 1, 1, 0, 2, 3, 3, 3, 2, 0), 4),
         "w-backwards": plans.all_forward((0, 1, 2, 3), 4, [3, 2, 1, 0]),
         "post": plans.zb_h1(4, 8, barrier="post_validation"),
+        "v-post": plans.greedy(
+            Instance.uniform(stages=4, microbatches=8, placement="v", virtual=2, barrier="post_validation")
+        ),
         "pair": plans.zb_h1(2, 4),
         "pair-post": plans.zb_h1(2, 4, barrier="post_validation"),
     }
@@ -59,6 +62,7 @@ CASES: dict[str, tuple[str, Network, Training]] = {
     "accumulation": ("v", UNTIED, FULL.model_copy(update={"accumulation": 2})),
     "post-validation": ("post", UNTIED, FULL.model_copy(update={"accumulation": 2})),
     "post-validation, clipped at every step": ("post", MLP, Training(steps=5, clip_norm=0.01)),
+    "post-validation, V placement, tied": ("v-post", GPT, FULL),
     "two replicas": ("pair", UNTIED, FULL.model_copy(update={"data_parallel": 2})),
     "two replicas, tied, post-validation": ("pair-post", GPT, FULL.model_copy(update={"data_parallel": 2})),
     "float32": ("v", Network(kind="mlp", dtype="float32"), FULL),
@@ -114,7 +118,7 @@ def test_every_gradient_was_compared(proofs: dict[str, dict[str, Any]], case: st
     without bias), the embedding 2, the head 3. Steps that overflow have no gradients to compare.
     """
     name, network, training = CASES[case]
-    blocks = {"interleaved": 8, "v": 8, "odd": 10}.get(name, 2 if name.startswith("pair") else 4)
+    blocks = {"interleaved": 8, "v": 8, "v-post": 8, "odd": 10}.get(name, 2 if name.startswith("pair") else 4)
     of_block = {"mlp": 6, "gpt": 11}[network.kind]
     parameters = blocks * of_block + (5 if network.kind == "gpt" else 0)
     with_gradient = training.steps - len(training.overflow_at)
