@@ -60,7 +60,7 @@ def figures(schedule: Schedule) -> Figures:
         stage_spans=tuple(map(_span, starts, ends)),
         busy_ticks=tuple(sum(row_ends) - sum(row_starts) for row_starts, row_ends in zip(starts, ends, strict=True)),
         peak_memory=tuple(
-            Fraction(max(accumulate(change for _, change in ledger.changes(row)), default=0), ledger.scale)
+            Fraction(max(accumulate(change for _, change, _ in ledger.changes(row)), default=0), ledger.scale)
             for row in rows
         ),
     )
@@ -79,9 +79,21 @@ def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[
     """
     ledger = _Ledger(instance)
     live = 0
-    for time, change in ledger.changes(events):
+    for time, change, _ in ledger.changes(events):
         live += change
         yield time, Fraction(live, ledger.scale)
+
+
+def memory_changes(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[int, Fraction, Event]]:
+    """The ledger of one stage: (time, what is taken, or given back below zero, and the op that does), in that order.
+
+    Args:
+        instance: The instance, for the activations' sizes.
+        events: The events of one stage.
+    """
+    ledger = _Ledger(instance)
+    for time, change, i in ledger.changes(events):
+        yield time, Fraction(change, ledger.scale), events[i]
 
 
 class _Ledger:
@@ -93,22 +105,22 @@ class _Ledger:
         self.whole = [int(amount * self.scale) for amount in instance.activation]
         self.held = [int(amount * self.scale) for amount in held]
 
-    def changes(self, events: Sequence[Event]) -> list[tuple[int, int]]:
-        """(time, units) in order of time, what goes before what comes."""
-        found: list[tuple[int, int]] = []
+    def changes(self, events: Sequence[Event]) -> list[tuple[int, int, int]]:
+        """(time, units, place of the event) in order of time, what goes before what comes."""
+        found: list[tuple[int, int, int]] = []
         split = {(e.virtual_stage, e.microbatch) for e in events if e.kind is Kind.B}
-        for e in events:
+        for i, e in enumerate(events):
             v = e.virtual_stage
             if v is None or not 0 <= v < len(self.whole):
                 continue
             whole, held = self.whole[v], self.held[v]
             if e.kind is Kind.F:
-                found.append((e.start, whole))
+                found.append((e.start, whole, i))
             elif e.kind is Kind.BW:
-                found.append((e.end, -whole))
+                found.append((e.end, -whole, i))
             elif e.kind is Kind.B:
-                found.append((e.end, held - whole))
+                found.append((e.end, held - whole, i))
             elif e.kind is Kind.W:
-                found.append((e.end, -held if (v, e.microbatch) in split else -whole))
+                found.append((e.end, -held if (v, e.microbatch) in split else -whole, i))
         found.sort()
         return found
