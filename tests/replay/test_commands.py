@@ -66,6 +66,7 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--microbatch-size", "0"), "microbatch_size = 0: must be at least 1"),
         (("--damage", "nonsense"), "damage = 'nonsense': "),
         (("--resume",), "checkpoints have no folder; give --checkpoint-dir"),
+        (("--resume", "--checkpoint-dir", "nowhere"), "nowhere: holds no complete checkpoint; leave --resume out"),
         (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),
     ],
 )
@@ -124,6 +125,21 @@ def test_checksums_do_not_depend_on_the_placement(call: Call, plan: Path, tmp_pa
     assert differing == []
     forwards = [op for op in sums[0] if op[2] is Kind.F]
     assert len(forwards) == 2 * 2 * 4
+
+
+def test_checkpoints_and_resume(call: Call, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two steps, then three more from the checkpoint: the weights of five steps at a stretch; then nothing is left."""
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    words = ("replay", plan, "--single-process", "--json")
+    folder = ("--checkpoint-dir", tmp_path / "saved", "--checkpoint-every", 1)
+    records = []
+    for more in (("--steps", 2, *folder), ("--steps", 5, *folder, "--resume"), ("--steps", 5)):
+        assert call(*words, *more) == 0
+        records.append(json.loads(capsys.readouterr().out))
+    assert [record["steps"] for record in records] == [2, 3, 5]
+    assert records[1]["weights"] == records[2]["weights"]
+    with pytest.raises(ValueError, match="its last checkpoint has all 5 steps; raise --steps"):
+        call(*words, "--steps", 5, *folder, "--resume")
 
 
 def test_no_cuda_device_is_named(call: Call, plan: Path) -> None:

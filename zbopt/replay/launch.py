@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -58,7 +57,7 @@ def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> l
         ReplayError: torch is missing, or a process failed, was killed or hung.
     """
     require_torch()
-    with tempfile.TemporaryDirectory(prefix="zbopt-replay-") as name, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="zbopt-replay-") as name:
         folder = Path(name)
         told = Jobs(
             jobs=tuple(jobs),
@@ -69,8 +68,10 @@ def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> l
         )
         (folder / "jobs.json").write_text(told.model_dump_json(), encoding="utf-8")
         team = _Team(folder, processes)
-        stack.callback(team.kill)
-        team.wait(timeout_s)
+        try:
+            team.wait(timeout_s)
+        finally:
+            team.kill()
         results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
         return results
 

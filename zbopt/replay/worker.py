@@ -182,13 +182,15 @@ def device_of(job: Job) -> torch.device:
     """This process's device.
 
     Raises:
-        ValueError: There is no CUDA device.
+        ValueError: There is no CUDA device, or none for this process.
     """
     if job.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ValueError("device cuda: no CUDA device is here; use --device cpu")
-    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    index, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if index >= count:
+        raise ValueError(f"device cuda: {count} devices for {index + 1} processes here; use --single-process")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
