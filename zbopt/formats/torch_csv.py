@@ -43,7 +43,7 @@ WHOLE_STAGE = frozenset({Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD})
 _CELL = re.compile(r"([0-9]{1,9})(F|I|W|B|SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)([0-9]{0,9})")
 _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 """PyTorch's container of a forward and a backward; it runs them one after the other."""
-_KIND_OF = {Op.FORWARD: Kind.F, Op.INPUT_GRAD: Kind.B, Op.WEIGHT_GRAD: Kind.W, Op.BACKWARD: Kind.BW}
+KIND_OF = {Op.FORWARD: Kind.F, Op.INPUT_GRAD: Kind.B, Op.WEIGHT_GRAD: Kind.W, Op.BACKWARD: Kind.BW}
 _SENDS = {Op.SEND_F: (1, Op.RECV_F), Op.SEND_B: (-1, Op.RECV_B)}
 _RECEIVES = {Op.RECV_F: (-1, Op.SEND_F), Op.RECV_B: (1, Op.SEND_B)}
 
@@ -169,7 +169,7 @@ def _computes(row: Iterable[_Placed]) -> Iterator[Cell]:
         action = placed.action
         if action.op in COMPUTE:
             assert action.microbatch is not None, "the grammar gives every compute op a microbatch"
-            yield Cell((_KIND_OF[action.op], action.virtual_stage, action.microbatch), placed.where)
+            yield Cell((KIND_OF[action.op], action.virtual_stage, action.microbatch), placed.where)
 
 
 class _Links:
