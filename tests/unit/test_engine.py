@@ -1,0 +1,211 @@
+"""The solver's process: killed, halted, starved and silenced, it costs nothing that was known before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from zbopt import portfolio
+from zbopt.cpsat import engine
+from zbopt.cpsat.engine import News, SolverDiedError, run
+from zbopt.cpsat.order import Order
+from zbopt.graph import expand
+from zbopt.heuristics import HEURISTICS
+from zbopt.instance import Instance
+from zbopt.metrics import figures
+from zbopt.portfolio import solve
+from zbopt.result import Bound, Result
+from zbopt.schedule import Status
+from zbopt.timing import starts_of
+from zbopt.validator import validate
+
+HARD = Instance.uniform(
+    stages=8,
+    microbatches=24,
+    forward_ticks=18522,
+    backward_ticks=18086,
+    weight_ticks=9337,
+    comm_ticks=601,
+    memory_cap=6,
+    weight_share="0.366412",
+)
+"""The 1.5B model of the zero-bubble paper with room for 6 of 8: open for longer than any test here waits."""
+
+KILLS = 32
+
+Popen = subprocess.Popen[str]
+
+
+@pytest.fixture
+def at_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Popen], None]], list[Popen]]:
+    """Does something to each process of the solver in a thread of its own; gives the processes."""
+
+    def install(do: Callable[[Popen], None]) -> list[Popen]:
+        started: list[Popen] = []
+
+        def start(*args: Any, **kwargs: Any) -> Popen:
+            started.append(subprocess.Popen(*args, **kwargs))
+            threading.Thread(target=do, args=(started[-1],), daemon=True).start()
+            return started[-1]
+
+        class Spied:
+            PIPE = subprocess.PIPE
+            Popen = staticmethod(start)
+
+        monkeypatch.setattr(engine, "subprocess", Spied)
+        return started
+
+    return install
+
+
+def check_kept(result: Result) -> None:
+    """A valid schedule, a bound at or below it, and a status that says no more than they do."""
+    assert result.schedule is not None
+    assert result.value is not None
+    assert validate(result.instance, result.schedule).violations == ()
+    assert figures(result.schedule).value(result.instance.objective) == result.value
+    assert 0 < result.bound.value <= result.value
+    assert (result.status is Status.OPTIMAL) == (result.bound.value == result.value)
+
+
+def gone(process: Popen) -> bool:
+    """The process has ended and been waited for: nothing is left of it, not even a zombie."""
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_kill_at_any_moment(kill: int, at_start: Callable[..., list[Popen]]) -> None:
+    """SIGKILL after 0 to 1.6 s: at start, while the model is built, in the search."""
+    delay_s = 0.05 * kill * Random(kill).random()
+
+    def shoot(process: Popen) -> None:
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGKILL)
+
+    processes = at_start(shoot)
+    result = solve(HARD, time_limit_s=20, workers=1)
+    check_kept(result)
+    assert result.status is Status.FEASIBLE
+    assert result.fault == "the solver's process was killed by signal 9"
+    assert [gone(process) for process in processes] == [True]
+
+
+@pytest.mark.parametrize("code", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
+def test_crash(code: signal.Signals, at_start: Callable[..., list[Popen]]) -> None:
+    """What a fault in native code does to the process: the result names the signal."""
+
+    def crash(process: Popen) -> None:
+        time.sleep(0.5)
+        process.send_signal(code)
+
+    at_start(crash)
+    result = solve(HARD, time_limit_s=20, workers=1)
+    check_kept(result)
+    assert result.fault is not None
+    assert f"was killed by signal {code.value}" in result.fault
+
+
+def test_halted_process_is_ended(at_start: Callable[..., list[Popen]]) -> None:
+    """A process that says nothing more is ended a second after its time; what it sent before is kept."""
+
+    def halt(process: Popen) -> None:
+        time.sleep(0.3)
+        process.send_signal(signal.SIGSTOP)
+
+    processes = at_start(halt)
+    before = time.monotonic()
+    result = solve(HARD, time_limit_s=1, workers=1)
+    assert time.monotonic() - before < 1 + engine.GRACE_S + 2
+    check_kept(result)
+    assert [gone(process) for process in processes] == [True]
+
+
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MB are too few to load the solver: the process fails, and the result says with what."""
+    monkeypatch.setattr(portfolio, "_memory_limit_mb", lambda: 64)
+    result = solve(HARD, time_limit_s=10, workers=1)
+    check_kept(result)
+    assert result.status is Status.FEASIBLE
+    assert result.fault is not None
+    assert result.fault.startswith("the solver's process ")
+
+
+def order(instance: Instance, time_limit_s: float) -> Order:
+    schedule = HEURISTICS["list"](instance)
+    value = figures(schedule).value(instance.objective)
+    return Order(
+        instance=instance,
+        starts=starts_of(expand(instance), schedule),
+        value=value,
+        bound=1,
+        proved_by="bound:none",
+        time_limit_s=time_limit_s,
+        workers=1,
+        seed=0,
+        deterministic=False,
+        memory_limit_mb=4096,
+    )
+
+
+def test_news_of_a_whole_search() -> None:
+    """p = m = 2, unit times: bounds rise to m(F+B+W) + (p-1)F = 7, values fall to it, then the news end."""
+    instance = Instance.uniform(stages=2, microbatches=2)
+    news = [n for n in run(order(instance, 20)) if n is not None]
+    bounds = [n.bound.value for n in news if n.bound is not None]
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == 7
+    values = [n.value for n in news if n.value is not None]
+    assert values == sorted(values, reverse=True)
+    assert min([*values, order(instance, 1).value]) == 7
+
+
+def test_closing_ends_the_process(at_start: Callable[..., list[Popen]]) -> None:
+    """Whoever stops listening need not wait for the search to end."""
+    processes = at_start(lambda process: None)
+    news = run(order(HARD, 60), poll_s=0.05)
+    next(news)
+    assert not gone(processes[0])
+    news.close()  # type: ignore[attr-defined]  # the iterator is a generator
+    assert gone(processes[0])
+
+
+def test_silence_is_told(at_start: Callable[..., list[Popen]]) -> None:
+    """Each ``poll_s`` without news there is a ``None``, so that the caller can show that time passes."""
+    at_start(lambda process: process.send_signal(signal.SIGSTOP))
+    news = list(run(order(HARD, 0.3), poll_s=0.1))
+    assert set(news) == {None}
+    assert 3 <= len(news) <= (0.3 + engine.GRACE_S) / 0.1
+
+
+@pytest.mark.parametrize(
+    ("line", "news"),
+    [
+        ('{"bound": 7, "proved_by": "cp-sat"}\n', News(bound=Bound(7, "cp-sat"))),
+        ('{"found": 9, "starts": {"0": 0, "1": 4}}\n', News(value=9, starts={0: 0, 1: 4})),
+        ('{"doing": "schedule within 7"}\n', News(doing="schedule within 7")),
+        ('{"found": 9, "sta', News()),
+        ('{"done": true}\n', None),
+    ],
+)
+def test_one_message(line: str, news: News | None) -> None:
+    """Each kind of news; a line that a kill has cut off says nothing."""
+    assert engine._parsed(line) == news
+
+
+def test_last_words_are_in_the_error() -> None:
+    """A process that fails on its own: exit code and the last line of its errors."""
+    refused = order(HARD, 5).model_copy(update={"workers": -3})
+    with pytest.raises(SolverDiedError, match=r"^the solver's process ended with exit code 1: .*"):
+        list(run(refused))
