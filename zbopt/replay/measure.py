@@ -63,27 +63,24 @@ class _Probe:
         return {f"{name}_ns": max(1, int(median(values[_WARM_UP:]))) for name, values in times.items()} | memory
 
     def _forward(self) -> Tensor:
+        """The output, or on the last virtual stage the loss."""
         inputs = _example(self.network, self.takes, self.first).to(self.device)
         out: Tensor = self.module(inputs.requires_grad_(not self.first))
+        if self.last:
+            _, target = batch(self.network, self.network.microbatch_size, 0)
+            return loss_of(self.network)(out, target.to(self.device))
         return out
 
     def _backward(self, out: Tensor, stamps: list[object]) -> None:
         stamps.append(self.clock.stamp())
-        self._differentiate(out)
+        torch.autograd.backward(out, torch.ones_like(out))
         stamps.append(self.clock.stamp())
-
-    def _differentiate(self, out: Tensor) -> None:
-        if self.last:
-            _, target = batch(self.network, self.network.microbatch_size, 0)
-            loss_of(self.network)(out, target.to(self.device)).backward()
-        else:
-            torch.autograd.backward(out, torch.ones_like(out))
 
     def _fused(self) -> int:
         """B and W in one go, as BW runs."""
         out = self._forward()
         begin = self.clock.stamp()
-        self._differentiate(out)
+        torch.autograd.backward(out, torch.ones_like(out))
         self.queue.take()()
         return self.clock.read(self.clock.stamp()) - self.clock.read(begin)
 
@@ -94,7 +91,7 @@ class _Probe:
         with self.meter.watching():
             out = self._forward()
         kept = self.meter.bytes() - empty
-        self._differentiate(out)
+        torch.autograd.backward(out, torch.ones_like(out))
         del out
         held = self.meter.bytes() - empty
         self.queue.take()()

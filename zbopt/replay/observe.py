@@ -185,6 +185,17 @@ class Recorder:
         record = Record(virtual_stage, kind, microbatch, self._asked or start, start)
         with watching:
             yield record
+        self.records.append(record)
+        self._end(record)
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """What runs inside belongs to the F before: the loss, which the engine computes after the last one."""
+        with nullcontext() if self.meter is None else self.meter.watching():
+            yield
+        if self.records:
+            self._end(self.records[-1])
+
+    def _end(self, record: Record) -> None:
         record.end = self.clock.stamp()
         record.memory_bytes = self.meter.bytes() if self.meter else 0
-        self.records.append(record)

@@ -202,7 +202,7 @@ def performance(candidate: Trace, baseline: Trace | None) -> Part:
         return not_run("performance", "no baseline schedule applies to this instance")
     cores = os.cpu_count() or 1
     real = not candidate.simulated and candidate.device == "cpu"
-    figures = {"candidate": _speed(candidate), "baseline": _speed(baseline), "simulated": candidate.simulated}
+    figures: dict[str, Any] = {"candidate": _speed(candidate), "baseline": _speed(baseline)}
     if candidate.processes == 1 and candidate.plan.instance.stages > 1:
         return Part("performance", Outcome.NOT_RUN, "all stages share one process; run a process a stage", figures)
     if real and candidate.processes > cores:
@@ -210,6 +210,9 @@ def performance(candidate: Trace, baseline: Trace | None) -> Part:
         return Part("performance", Outcome.NOT_RUN, text, figures)
     ours, theirs = candidate.best_step().makespan_ns, baseline.best_step().makespan_ns
     text = f"iteration {ours / 1e6:.1f} ms, baseline {theirs / 1e6:.1f} ms ({theirs / ours:.3f} times)"
+    idle = [figures[name]["steady_idle_share"] for name in ("candidate", "baseline")]
+    if None not in idle:
+        text += f"; idle in the steady window {idle[0]:.1%}, baseline {idle[1]:.1%}"
     if candidate.simulated:
         text += ", of ops that only wait"
     return Part("performance", Outcome.PASSED if ours <= theirs else Outcome.FAILED, text, figures)

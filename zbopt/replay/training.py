@@ -96,17 +96,20 @@ class Pipeline:
             for part in self.parts.values():
                 if part.queue is not None:
                     part.queue.hold = self.recorder.meter.hold
-        loss = loss_of(self.network)
         return Engine(
             [self._slice(v) for v in self.groups.own],
             rows,
             self.instance.microbatches,
-            lambda out, target: loss(out, target) * self._loss_factor(),
+            self._loss,
             drive=self._drive,
             recorder=self.recorder,
             own_lowering=self.training.lowering == "engine",
             link=self._link(),
         )
+
+    def _loss(self, out: Tensor, target: Tensor) -> Tensor:
+        with self.recorder.still():
+            return loss_of(self.network)(out, target) * self._loss_factor()
 
     def _link(self) -> FifoLink | None:
         if self.network.kind != "wait" or self.network.link == "free" or self.groups.norms is None:
