@@ -1,0 +1,156 @@
+"""``zbopt export``: a schedule in the form that another program reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from zbopt.cli import out
+from zbopt.cli.check import INVALID, Checked, read_checked
+from zbopt.cli.formats import Format, refuse_flags
+from zbopt.cli.solve import require_writable
+from zbopt.formats.chrome_trace import to_chrome_trace
+from zbopt.formats.jaxpp import to_jaxpp
+from zbopt.formats.megatron_layout import SCHEMA, Layers, layers_from_document, spread, write_layout
+from zbopt.formats.sail_zb import to_sail_zb
+from zbopt.formats.torch_csv import compute_only, rows_text
+from zbopt.instance import Instance, first_error, placement_of, read_document
+from zbopt.metrics import memory_curve
+from zbopt.replay.checks import refuse
+from zbopt.schedule import Schedule
+
+
+def export_command(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A schedule file of zbopt, or a plain list of events (.json). For megatron-layout an instance too, or "
+            "the table of layers that zbopt import writes.",
+        ),
+    ],
+    to: Annotated[Format, typer.Option("--to", help="The format.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT", help="Write to this file.", show_default="standard output"),
+    ] = None,
+    comms: Annotated[
+        bool,
+        typer.Option(
+            "--comms", help="torch-csv: with transfers, in an order in which no two ranks wait for each other."
+        ),
+    ] = False,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            "--layers",
+            metavar="N[,...]",
+            help="megatron-layout: decoder layers of each virtual stage, or all of them where they divide evenly.",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """Write a schedule in the form that another program reads.
+
+    torch-csv: the table of PyTorch's pipeline runtime (torchtitan: pipeline_parallel_schedule_csv).
+    chrome-trace: for ui.perfetto.dev and chrome://tracing. megatron-layout: the string of Megatron-LM's
+    --pipeline-model-parallel-layout. jaxpp, sail-zb: task tables as JSON.
+
+    Example: zbopt export schedule.json --to torch-csv -o schedule.csv
+
+    Example: zbopt export instance.json --to megatron-layout --layers 8,8,7,7
+    """
+    refuse_flags(to, {"--comms": comms, "--layers": layers is not None}, _FLAGS)
+    if output is not None:
+        require_writable(output, file)
+    if to is Format.MEGATRON_LAYOUT:
+        text = write_layout(_layers(file, layers)) + "\n"
+    else:
+        checked = read_checked(file)
+        if not checked.valid and to is not Format.CHROME_TRACE:
+            code, message = checked.violations[0]
+            out.say(f"zbopt: {file}: invalid: {code}: {message}; see zbopt validate {file}")
+            return INVALID
+        text = _CONVERT[to](checked) if to is not Format.TORCH_CSV else _torch_csv(checked, comms)
+    if output is None:
+        out.page(text.splitlines())
+    else:
+        output.write_text(text, encoding="utf-8")
+        out.page([f"{output}: {to.value} of {file}"])
+    return 0
+
+
+_FLAGS = {"--comms": Format.TORCH_CSV, "--layers": Format.MEGATRON_LAYOUT}
+
+
+def _torch_csv(checked: Checked, comms: bool) -> str:
+    """The table, refused where PyTorch would compute something else without a word."""
+    schedule = checked.schedule
+    rows = refuse(schedule, single_process=False)
+    if not comms and not _torchtitan_reads(schedule.instance):
+        out.say(
+            "zbopt: torchtitan reads a placement round the ranks, or v with two virtual stages a rank; this one loads "
+            "in torch.distributed.pipelining only"
+        )
+    return rows_text(rows if comms else compute_only(rows))
+
+
+def _torchtitan_reads(instance: Instance) -> bool:
+    virtual, rest = divmod(instance.virtual_stages, instance.stages)
+    names = ["interleaved", *(["v"] if virtual == 2 else [])]
+    return not rest and any(instance.stage_of == placement_of(name, instance.stages, virtual) for name in names)
+
+
+def _chrome_trace(checked: Checked) -> str:
+    schedule = checked.schedule
+    return to_chrome_trace(schedule, [memory_curve(schedule.instance, row) for row in schedule.by_stage()])
+
+
+def _of(convert: Callable[[Schedule], str]) -> Callable[[Checked], str]:
+    def named(checked: Checked) -> str:
+        try:
+            return convert(checked.schedule)
+        except ValueError as error:
+            raise ValueError(f"{checked.file}: {error}") from None
+
+    return named
+
+
+_CONVERT = {Format.CHROME_TRACE: _chrome_trace, Format.JAXPP: _of(to_jaxpp), Format.SAIL_ZB: _of(to_sail_zb)}
+
+
+def _layers(file: Path, counts: str | None) -> Layers:
+    """The layers that the file holds, or those of ``--layers`` on the file's virtual stages."""
+    document = read_document(file)
+    schema = str(document.get("schema", "")) if isinstance(document, dict) else ""
+    if schema == SCHEMA:
+        if counts is not None:
+            raise ValueError(f"--layers beside {file}: the table says it; change the table, or leave --layers out")
+        try:
+            return layers_from_document(document)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+    if counts is None:
+        raise ValueError("--layers is missing; give the decoder layers of each virtual stage, such as --layers 8,8,7,7")
+    return spread(_counts(counts), _stage_of(file, document, schema))
+
+
+def _stage_of(file: Path, document: object, schema: str) -> tuple[int, ...]:
+    if not schema.startswith("zbopt.instance") and not (isinstance(document, dict) and "forward_ticks" in document):
+        return read_checked(file).schedule.instance.stage_of
+    try:
+        return Instance.model_validate(document).stage_of
+    except ValidationError as error:
+        raise ValueError(f"{file}: {first_error(error)}") from None
+
+
+def _counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not part.isascii() or not part.isdecimal() or int(part[:9]) > 100_000 or len(part) > 9:
+            raise ValueError(f"--layers {text[:40]}: {part[:20]!r} is no number of layers; give such as 8,8,7,7")
+    return [int(part) for part in parts]

@@ -1,0 +1,237 @@
+"""``zbopt import``: what another program wrote, as a schedule; and how far that is from the best."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zbopt.causes import explain
+from zbopt.cli import out
+from zbopt.cli.check import INVALID
+from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text, sums_record
+from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags, takes
+from zbopt.cli.formats import Format, read_text, refuse_flags
+from zbopt.cli.solve import INFEASIBLE, require_writable, search_for
+from zbopt.formats.chrome_trace import from_chrome_trace, is_ours
+from zbopt.formats.jaxpp import from_jaxpp
+from zbopt.formats.megatron_layout import layers_document, read_layout
+from zbopt.formats.order import Cell, Order, order_of
+from zbopt.formats.profiler import from_profiler
+from zbopt.formats.sail_zb import from_sail_zb
+from zbopt.formats.torch_csv import order_from_csv
+from zbopt.instance import Instance, read_document, read_instance
+from zbopt.metrics import figures
+from zbopt.report.page import asked, figures_rows, lines_of
+from zbopt.report.record import Record, figures_record, tick_record
+from zbopt.schedule import Provenance, Schedule, versions, write_schedule
+from zbopt.timing import schedule_in_order
+from zbopt.validator import Verdict, validate
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A schedule from foreign files. Of an observed one the times are measured, and no verdict on them is given."""
+
+    files: tuple[Path, ...]
+    schedule: Schedule
+    verdict: Verdict | None
+
+    @property
+    def valid(self) -> bool:
+        """Nothing is violated, or nothing was asked."""
+        return self.verdict is None or self.verdict.valid
+
+
+@takes(SearchFlags)
+def import_command(
+    search: SearchFlags,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="The file; of torch.profiler one of each rank, or one of all."),
+    ],
+    source: Annotated[Format, typer.Option("--from", help="The format.", show_default=False)],
+    instance: Annotated[
+        Path | None,
+        typer.Option(
+            "--instance",
+            metavar="FILE",
+            help="Times, memory and cap: the order is kept and starts as early as they allow.",
+            show_default="F = B = W = 1 and BW = 2 ticks, no cap",
+        ),
+    ] = None,
+    stages: Annotated[
+        int | None,
+        typer.Option(
+            "--stages", metavar="N", min=1, help="megatron-layout: stages of the pipeline.", show_default=False
+        ),
+    ] = None,
+    output: OutputFlag = None,
+    explained: Annotated[
+        bool,
+        typer.Option("--explain", help="Solve the instance too: how far is this order from the best, because of what?"),
+    ] = False,
+    better: Annotated[
+        Path | None,
+        typer.Option("--better", metavar="FILE", help="With --explain: write the best schedule found to this file."),
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
+    """Read an order that another program wrote, and say how good it is.
+
+    torch-csv: a table of PyTorch's pipeline runtime, with transfers or without. chrome-trace: a trace that zbopt
+    export wrote, or one of torch.profiler with PyTorch's names (PP:0F0), whose times are kept. megatron-layout: a file
+    with the string of --pipeline-model-parallel-layout; the layers of each virtual stage, as JSON. jaxpp, sail-zb: the
+    task tables of zbopt export. Rows and cells count from 0.
+
+    Example: zbopt import schedule.csv --from torch-csv --instance instance.json -o schedule.json
+
+    Example: zbopt import schedule.csv --from torch-csv --explain --better better.json
+    """
+    refuse_flags(source, {"--stages": stages is not None}, {"--stages": Format.MEGATRON_LAYOUT})
+    _require(source, files, stages, explained, better)
+    for path in (output, better):
+        if path is not None:
+            require_writable(path, files[0])
+    if source is Format.MEGATRON_LAYOUT:
+        return _import_layout(files[0], stages or 1, output)
+    costs = None if instance is None else read_instance(instance)
+    imported = _imported(files, source, costs)
+    if output is not None:
+        write_schedule(imported.schedule, output)
+    if not imported.valid or not explained:
+        return _show(imported, None, output, json)
+    result = search_for(imported.schedule.instance, search)
+    if result.schedule is None:
+        _show(imported, None, output, json)
+        out.say(f"zbopt: {'infeasible: ' + str(result.infeasible) if result.infeasible else 'no schedule was found'}")
+        return INFEASIBLE
+    if better is not None:
+        write_schedule(result.schedule, better)
+    return _show(imported, distance_of(imported.schedule, result), output, json)
+
+
+def _require(source: Format, files: list[Path], stages: int | None, explained: bool, better: Path | None) -> None:
+    """Refuse a call whose parts do not go together."""
+    if len(files) > 1 and source is not Format.CHROME_TRACE:
+        raise ValueError(f"{len(files)} files; {source.value} takes one")
+    if source is Format.MEGATRON_LAYOUT and (stages is None or explained):
+        what = "--explain needs an order, a layout has none" if explained else "--stages is missing"
+        raise ValueError(f"{what}; zbopt import FILE --from megatron-layout --stages 8")
+    if better is not None and not explained:
+        raise ValueError("--better goes with --explain; give both")
+
+
+def _import_layout(file: Path, stages: int, output: Path | None) -> int:
+    try:
+        document = layers_document(read_layout(read_text(file), stages))
+    except ValueError as error:
+        raise ValueError(f"{file}: {str(error).removeprefix(f'{file}: ')}") from None
+    text = json_text.dumps(document, indent=1)
+    if output is None:
+        out.page(text.splitlines())
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
+        counts = f"{document['decoder_layers']} decoder layers on {document['virtual_stages']} virtual stages"
+        out.page([f"{output}: {counts}"])
+    return 0
+
+
+def _imported(files: list[Path], source: Format, instance: Instance | None) -> Imported:
+    if source is Format.CHROME_TRACE:
+        return _imported_trace(files, instance)
+    if source is Format.TORCH_CSV:
+        text = read_text(files[0])
+        order = _named(files[0], lambda: order_from_csv(text, instance))
+    else:
+        document = read_document(files[0])
+        read = from_jaxpp if source is Format.JAXPP else from_sail_zb
+        order = _named(files[0], lambda: read(document, instance))
+    return _timed(files, order, instance or order.unit_instance(), source)
+
+
+def _named(file: Path, read: Callable[[], Order]) -> Order:
+    try:
+        return read()
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _timed(files: list[Path], order: Order, instance: Instance, source: Format) -> Imported:
+    provenance = Provenance(source=f"import:{source.value}", versions=versions())
+    schedule = schedule_in_order(instance, order.rows, provenance)
+    value = figures(schedule).value(instance.objective)
+    schedule = schedule.model_copy(update={"provenance": provenance.model_copy(update={"value": value})})
+    return Imported(tuple(files), schedule, validate(instance, schedule))
+
+
+def _imported_trace(files: list[Path], instance: Instance | None) -> Imported:
+    """A trace of ours as it was written, one of torch.profiler as it ran; with an instance the order, timed anew."""
+    documents = {str(file): read_document(file) for file in files}
+    ours = next((name for name, document in documents.items() if is_ours(document)), None)
+    if ours is not None and len(files) > 1:
+        raise ValueError(f"{ours}: holds all stages; give it alone")
+    observed = ours is None
+    schedule = from_chrome_trace(documents[ours], ours) if ours else from_profiler(documents).schedule
+    if instance is None:
+        return Imported(tuple(files), schedule, None if observed else validate(schedule.instance, schedule))
+    rows = [
+        [
+            Cell((e.kind, e.virtual_stage, e.microbatch), e.id)
+            for e in row
+            if e.virtual_stage is not None and e.microbatch is not None
+        ]
+        for row in schedule.by_stage()
+    ]
+    return _timed(files, _named(files[0], lambda: order_of(rows, instance)), instance, Format.CHROME_TRACE)
+
+
+def _show(imported: Imported, distance: Distance | None, output: Path | None, json: bool) -> int:
+    """Print what was imported."""
+    if json:
+        out.record(_record(imported, distance))
+    else:
+        out.page(_page(imported, distance, output))
+    return 0 if imported.valid else INVALID
+
+
+def _page(imported: Imported, distance: Distance | None, output: Path | None) -> Iterator[str]:
+    schedule, width = imported.schedule, out.width()
+    instance = schedule.instance
+    files = imported.files
+    name = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    verdict = "observed" if imported.verdict is None else "valid" if imported.valid else "invalid"
+    yield f"{name}: {verdict}"
+    if imported.verdict is not None:
+        yield from (f"  {violation}" for violation in imported.verdict.violations)
+    yield from asked(instance, (), width, "instance")
+    yield "schedule:"
+    known = figures(schedule)
+    yield from lines_of(figures_rows(instance, known), width)
+    yield from lines_of([("idle", idle_text(explain(schedule), known.makespan))], width)
+    if output is not None:
+        yield from lines_of([("written to", str(output))], width)
+    if distance is not None:
+        yield "how good:"
+        yield from lines_of(distance_page(distance), width)
+
+
+def _record(imported: Imported, distance: Distance | None) -> Record:
+    schedule, verdict = imported.schedule, imported.verdict
+    known = figures(schedule)
+    return {
+        "files": [str(file) for file in imported.files],
+        "observed": verdict is None,
+        "valid": imported.valid,
+        "violations": [{"code": v.code.value, "message": v.message} for v in (verdict.violations if verdict else ())],
+        "objective": schedule.instance.objective.value,
+        **figures_record(known),
+        "idle": sums_record(explain(schedule).by_cause()),
+        **tick_record(schedule.instance),
+        "distance": None if distance is None else distance_record(distance),
+        "instance": schedule.instance.model_dump(mode="json", exclude_none=True),
+    }
