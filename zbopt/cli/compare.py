@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from zbopt.cli import out
+from zbopt.cli.compare_files import compare_files
 from zbopt.cli.flags import JsonFlag, ProblemFlags, SearchFlags, takes
 from zbopt.cli.problem import Problem, problem_of
 from zbopt.cli.solve import INFEASIBLE, search_for
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.instance import Instance
+from zbopt.instance import Instance, read_document
 from zbopt.metrics import Figures, figures
 from zbopt.report.page import asked, bound_rows, comparison, lines_of
 from zbopt.report.record import Record, figures_record, tick_record
@@ -37,11 +42,29 @@ class Row:
 
 
 @takes(ProblemFlags, SearchFlags)
-def compare_command(problem: ProblemFlags, search: SearchFlags, json: JsonFlag = False) -> int:
+def compare_command(
+    problem: ProblemFlags,
+    search: SearchFlags,
+    others: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...", help="Two or more schedule files, the first in the place of INSTANCE: compare these."
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> int:
     """Set the known schedules beside the optimum: time, bubbles, memory, and whether they fit the cap.
 
+    With two or more schedule files: where each parts from the first, and what that costs.
+
     Example: zbopt compare --stages 4 --micro 8 --mem-limit 6
+
+    Example: zbopt compare before.json after.json
     """
+    if others:
+        return compare_files(_files(problem, others), json)
+    if problem.instance is not None and _is_schedule(problem.instance):
+        raise ValueError(f"{problem.instance}: is a schedule; give a second one to compare it with, or an instance")
     asked_for = problem_of(problem)
     rows = list(heuristic_rows(asked_for.instance))
     result = search_for(asked_for.instance, search)
@@ -56,6 +79,20 @@ def compare_command(problem: ProblemFlags, search: SearchFlags, json: JsonFlag =
         return 0
     out.say(f"zbopt: infeasible: {result.infeasible}")
     return INFEASIBLE
+
+
+def _files(problem: ProblemFlags, others: list[Path]) -> list[Path]:
+    """The schedule files of the call, which flags of a problem mean nothing to."""
+    given = [name for name in ProblemFlags.__dataclass_fields__ if getattr(problem, name) is not None]
+    if problem.instance is None or given != ["instance"]:
+        name = next(name for name in given if name != "instance").replace("_", "-")
+        raise ValueError(f"--{name} beside {len(others) + 1} schedule files: each holds its own instance; leave it out")
+    return [problem.instance, *others]
+
+
+def _is_schedule(file: Path) -> bool:
+    document = read_document(file)
+    return isinstance(document, dict) and str(document.get("schema", "")).startswith("zbopt.schedule")
 
 
 def heuristic_rows(instance: Instance) -> Iterator[Row]:
