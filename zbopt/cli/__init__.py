@@ -20,7 +20,7 @@ from zbopt.cli.check import show_command, validate_command
 from zbopt.cli.compare import compare_command
 from zbopt.cli.export import export_command
 from zbopt.cli.importing import import_command
-from zbopt.cli.picture import plot_command
+from zbopt.cli.picture import plot_command, report_command
 from zbopt.cli.solve import solve_command
 from zbopt.replay import commands
 from zbopt.schedule import versions
@@ -35,6 +35,7 @@ app.command("validate")(validate_command)
 app.command("show")(show_command)
 app.command("import")(import_command)
 app.command("export")(export_command)
+app.command("report")(report_command)
 app.command("plot")(plot_command)
 app.command("bench")(bench_command)
 commands.register(app)

@@ -1,4 +1,4 @@
-"""``zbopt plot``: a schedule as a picture for a paper."""
+"""``zbopt plot`` and ``zbopt report``: a schedule as a picture for a paper, schedules as a page for a browser."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Annotated
 import typer
 
 from zbopt.cli import out
-from zbopt.cli.check import INVALID, FileArgument, read_checked
+from zbopt.cli.check import INVALID, Checked, FileArgument, best_known, read_checked
 from zbopt.cli.solve import require_writable
 from zbopt.cli.window import FromFlag, ToFlag, window_of
 from zbopt.report.figure import save_figure
+from zbopt.report.web import Entry, web_page
 
 PictureFlag = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it: .svg, .png or .pdf.")
 ]
+FilesArgument = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="Schedule files, or plain lists of events (.json).")
+]
+PageFlag = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write the page (.html).")]
 WidthFlag = Annotated[float, typer.Option("--width", metavar="INCHES", help="Width; the height follows from it.")]
 
 
@@ -35,3 +40,28 @@ def plot_command(
     if not checked.valid:
         out.say(f"zbopt: {file} is not a valid schedule; see zbopt validate {file}")
     return 0 if checked.valid else INVALID
+
+
+def report_command(files: FilesArgument, output: PageFlag) -> int:
+    """Write a page for a browser: charts, memory, causes of idle time, several schedules on one axis.
+
+    The page is one file and loads nothing from anywhere.
+
+    Example: zbopt report schedule.json -o report.html
+
+    Side by side: zbopt report before.json after.json -o report.html
+    """
+    checked = [read_checked(file) for file in files]
+    for file in files:
+        require_writable(output, file)
+    output.write_text(web_page([_entry(one) for one in checked]), encoding="utf-8")
+    out.page([f"written to {output}"])
+    broken = [str(one.file) for one in checked if not one.valid]
+    if broken:
+        out.say(f"zbopt: not valid: {', '.join(broken)}; the page says why")
+    return INVALID if broken else 0
+
+
+def _entry(checked: Checked) -> Entry:
+    bound = best_known(checked.schedule) if checked.valid else None
+    return Entry(name=str(checked.file), schedule=checked.schedule, violations=checked.violations, bound=bound)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.instance import Instance, Kind
 from zbopt.report.colours import COLOURS, NAMES, text_colour
-from zbopt.report.grid import axis_step, extent
+from zbopt.report.grid import axis_step, extent, nth_of
 from zbopt.schedule import Event, Schedule
 
 if TYPE_CHECKING:
@@ -58,16 +58,6 @@ class _Look:
     @property
     def name(self) -> str:
         return f"{self.kind.value}: {NAMES[self.kind]}"
-
-
-def nth_of(instance: Instance) -> tuple[int, ...]:
-    """For each virtual stage, how many virtual stages its stage holds before it."""
-    seen: defaultdict[int, int] = defaultdict(int)
-    numbers = []
-    for stage in instance.stage_of:
-        numbers.append(seen[stage])
-        seen[stage] += 1
-    return tuple(numbers)
 
 
 def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) -> Axes:

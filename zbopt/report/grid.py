@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zbopt.instance import Kind
+from zbopt.instance import Instance, Kind
 from zbopt.schedule import Event, Schedule
 
 
@@ -65,6 +65,16 @@ def extent(schedule: Schedule) -> tuple[int, int]:
     """First start and last end of all stages, in ticks; 0 and 0 without events."""
     events = [event for row in schedule.by_stage() for event in row]
     return min((e.start for e in events), default=0), max((e.end for e in events), default=0)
+
+
+def nth_of(instance: Instance) -> tuple[int, ...]:
+    """For each virtual stage, how many virtual stages its stage holds before it."""
+    seen: defaultdict[int, int] = defaultdict(int)
+    numbers = []
+    for stage in instance.stage_of:
+        numbers.append(seen[stage])
+        seen[stage] += 1
+    return tuple(numbers)
 
 
 def _runs(row: Sequence[Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:

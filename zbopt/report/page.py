@@ -31,10 +31,11 @@ def asked(instance: Instance, notes: Sequence[str], width: int, title: str = "as
     title += f": {instance.stages} stages, {instance.microbatches} microbatches"
     if instance.name:
         title += f" ({instance.name})"
-    return [title, *lines_of([*_asked_rows(instance), *(("but", note) for note in notes)], width)]
+    return [title, *lines_of([*asked_rows(instance), *(("but", note) for note in notes)], width)]
 
 
-def _asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
+def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
+    """The instance's fields, as label and text."""
     if not instance.is_linear:
         yield "placement", f"virtual stage on stage {runs_text(instance.stage_of, 32)}"
     yield "times", _times_text(instance)
@@ -138,10 +139,10 @@ def figures_rows(instance: Instance, known: Figures) -> Iterable[tuple[str, str]
     peaks = known.peak_memory
     shown = ", ".join(map(amount_text, peaks)) if len(peaks) <= _MOST_PEAKS else runs_text(peaks)
     cap = "none" if caps is None else runs_text(caps)
-    yield "peak memory", f"{shown}{_unit_of_memory(instance)} by stage, cap {cap}"
+    yield "peak memory", f"{shown}{unit_of_memory(instance)} by stage, cap {cap}"
 
 
-def _unit_of_memory(instance: Instance) -> str:
+def unit_of_memory(instance: Instance) -> str:
     """What an amount counts, where the instance keeps to the default: an activation of a stage is 1."""
     wholes = {sum(instance.activation[v] for v in instance.virtual_stages_of(s)) for s in range(instance.stages)}
     return " live activations" if wholes == {1} else ""
