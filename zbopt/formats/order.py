@@ -190,20 +190,31 @@ class _Run:
                     self.done.add(row[heads[stage]].step)
                     heads[stage] += 1
                     moved = True
-        for stage, row in enumerate(self.rows):
-            if heads[stage] < len(row):
-                self.refuse(row, row[heads[stage]])
+        stuck = {stage: row[heads[stage]] for stage, row in enumerate(self.rows) if heads[stage] < len(row)}
+        if stuck:
+            self.refuse(stuck)
 
-    def refuse(self, row: Sequence[Cell], cell: Cell) -> None:
-        missing = self.missing(cell.step)
-        assert missing is not None, "an op that stands at the head of its row lacks an input"
-        kind, v, j = missing
-        own = any(other.step == missing for other in row)
+    def refuse(self, stuck: dict[int, Cell]) -> None:
+        """Name an op of the circle itself, not one that only waits for the circle."""
+        row_of = {cell.step: stage for stage, row in enumerate(self.rows) for cell in row}
+        stage, seen = min(stuck), set[int]()
+        while stage not in seen:
+            seen.add(stage)
+            stage = row_of[self.lacking(stuck[stage])]
+        cell = stuck[stage]
+        kind, v, j = self.lacking(cell)
+        own = row_of[kind, v, j] == stage
         why = "which comes after it on its row" if own else "which waits for it in a circle"
         raise ValueError(
             f"{cell.where} can never start: it needs {kind.value} of microbatch {j} on virtual stage {v}, {why}; "
             "change the order"
         )
+
+    def lacking(self, cell: Cell) -> Step:
+        """What an op lacks that cannot start."""
+        step = self.missing(cell.step)
+        assert step is not None, "an op that stands at the head of its row lacks an input"
+        return step
 
     def missing(self, step: Step) -> Step | None:
         """An op that has to run before ``step`` and has not."""

@@ -76,8 +76,8 @@ def parse_action(text: str) -> Action:
         raise ValueError(f"{text!r} is no action; write such as 2F0, 1I3, 0SEND_F1 or 0REDUCE_GRAD")
     op = Op(match[2])
     if (op in WHOLE_STAGE) == bool(match[3]):
-        need = "no microbatch" if op in WHOLE_STAGE else "a microbatch"
-        raise ValueError(f"{text!r}: {op.value} takes {need}")
+        need, such = ("no microbatch", "") if op in WHOLE_STAGE else ("a microbatch", "0")
+        raise ValueError(f"{text!r}: {op.value} takes {need}; write such as {match[1]}{op.value}{such}")
     return Action(int(match[1]), op, int(match[3]) if match[3] else None)
 
 
@@ -238,13 +238,17 @@ class _Links:
                     done.add(_as_whole(row[heads[rank]].action))
                     heads[rank] += 1
                     moved = True
-        for rank, row in enumerate(self.rows):
-            if heads[rank] < len(row):
-                placed = row[heads[rank]]
-                missing = min(map(str, self._needs(placed.action) - done))
-                raise ValueError(
-                    f"{placed.where} can never start: {missing} does not come before it; add it, or change the order"
-                )
+        stuck = [(rank, row[heads[rank]]) for rank, row in enumerate(self.rows) if heads[rank] < len(row)]
+        for rank, placed in sorted(stuck, key=lambda pair: not self._own(*pair, done)):
+            missing = min(self._own(rank, placed, done) or map(str, self._needs(placed.action) - done))
+            raise ValueError(
+                f"{placed.where} can never start: {missing} does not come before it; add it, or change the order"
+            )
+
+    def _own(self, rank: int, placed: _Placed, done: set[Action]) -> list[str]:
+        """What an action lacks of its own row: the fault lies there, where others only wait for it."""
+        missing = self._needs(placed.action) - done
+        return [str(action) for action in missing if self.stage_of[action.virtual_stage] == rank]
 
     def _needs(self, action: Action) -> set[Action]:
         """Actions that have to come first: the producer of what is sent, or both ends of what brings the input."""
