@@ -149,7 +149,7 @@ def check_stopped(result: Result) -> None:
 
 
 def test_time_limit_and_history() -> None:
-    """Two seconds are not exceeded by much; value only falls, bound and time only rise, the last entry is the result."""
+    """Two seconds are not exceeded by much; values fall, bounds and times rise, and the last entry is the result."""
     before = time.monotonic()
     result = solve(hard(), time_limit_s=2, workers=2)
     assert time.monotonic() - before < 2 + 3

@@ -170,7 +170,7 @@ def test_option_too_long_for_the_horizon() -> None:
 def test_bug_span_of_kept_stages_that_start_late() -> None:
     """The first virtual stage on stage 1: stage 0 alone, after its head, did not end within one span and was refuted.
 
-    p = 2, m = 1: stage 0 runs F B W of the last virtual stage, 1 + 1 + 20 ticks from 5 on. Stage 1: F 0-5, B 7-12, W: 13.
+    p = 2, m = 1: stage 0 runs F B W of the last virtual stage, 1 + 1 + 20 ticks from 5 on; stage 1 ends at 13.
     """
     fields = {"stages": 2, "microbatches": 1, "stage_of": (1, 0), "objective": "max_stage_span"}
     times = {"forward_ticks": (5, 1), "backward_ticks": (5, 1), "weight_ticks": (1, 20)}

@@ -49,8 +49,8 @@ def test_deadlock_names_the_first_op() -> None:
     with pytest.raises(DeadlockError) as error:
         earliest_starts(graph, order(graph, "B00 F00 W00 | F10 B10 W10"))
     assert str(error.value) == (
-        "deadlock: 6 ops wait for each other in a circle, the first of stage 0 is B of microbatch 0 on virtual stage 0; "
-        "change the order of that stage"
+        "deadlock: 6 ops wait for each other in a circle, the first of stage 0 is "
+        "B of microbatch 0 on virtual stage 0; change the order of that stage"
     )
     assert len(error.value.tasks) == 6
 
@@ -79,8 +79,8 @@ def test_span_of_an_order_by_hand() -> None:
 def test_waiting_lowers_a_span() -> None:
     """F = 9 and W = 1 on stage 0, F = 1 and W = 9 on stage 1, B = 1, m = 2, all F first.
 
-    Stage 0: F to 18, then from 20 on (the first B of stage 1 ends there) B W B W to 24. Stage 1: F 9-10, F 18-19, B B to
-    21, W W to 39: a span of 30, unless its first F waits until 15, which keeps nobody waiting: 24.
+    Stage 0: F to 18, then from 20 on (the first B of stage 1 ends there) B W B W to 24. Stage 1: F 9-10, F 18-19, B B
+    to 21, W W to 39: a span of 30, unless its first F waits until 15, which keeps nobody waiting: 24.
     """
     instance = Instance.uniform(stages=2, microbatches=2, objective="max_stage_span")
     instance = instance.model_copy(update={"forward_ticks": (9, 1), "weight_ticks": (1, 9)})
