@@ -239,7 +239,7 @@ class _Links:
                     heads[rank] += 1
                     moved = True
         stuck = [(rank, row[heads[rank]]) for rank, row in enumerate(self.rows) if heads[rank] < len(row)]
-        for rank, placed in sorted(stuck, key=lambda pair: not self._own(*pair, done)):
+        for rank, placed in sorted(stuck, key=lambda pair: not self._own(pair[0], pair[1], done)):
             missing = min(self._own(rank, placed, done) or map(str, self._needs(placed.action) - done))
             raise ValueError(
                 f"{placed.where} can never start: {missing} does not come before it; add it, or change the order"
