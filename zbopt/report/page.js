@@ -349,10 +349,11 @@
       const number = schedule.microbatch[op] < 0 ? "" : String(schedule.microbatch[op]);
       const name = data.kinds[kind].name;
       ctx.font = SMALL;
-      const text = [name + number, number || name].find((t) => ctx.measureText(t).width <= length - 2);
+      const [begin, end] = [Math.max(x, this.left), Math.min(x + length, this.width - this.right)];
+      const text = [name + number, number || name].find((t) => ctx.measureText(t).width <= end - begin - 2);
       ctx.textAlign = "center";
       const middle = top + high / 2 + 1 - (high >= 20 ? 1.5 * lines : 0);
-      if (text) ctx.fillText(text, (Math.max(x, this.left) + Math.min(x + length, this.width - this.right)) / 2, middle);
+      if (text) ctx.fillText(text, (begin + end) / 2, middle);
       ctx.font = FONT;
     }
 

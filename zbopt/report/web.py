@@ -115,7 +115,7 @@ def _section(number: int, entry: Entry, why: Explanation, known: Figures) -> Ite
     yield "<dl>"
     for label, text in _rows(entry, why, known):
         yield f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>"
-    yield "</dl><h3>Schedule; to the right each stage's idle share of the makespan</h3>"
+    yield "</dl><h3>Schedule<span class='wide'>; to the right each stage's idle share of the makespan</span></h3>"
     yield _canvas("gantt", number, f"Gantt chart of {entry.name}: {instance.stages} stages")
     yield f"<h3>{_memory_title(instance)}</h3>"
     yield _canvas("memory", number, f"Live memory by stage of {entry.name}")
