@@ -55,7 +55,7 @@ class _Writer:
         self.us = _us_of_tick(self.instance.tick)
         self.links = list(self._links())
 
-    def _time(self, ticks: int) -> int | float:
+    def _time(self, ticks: int | Fraction) -> int | float:
         us = ticks * self.us
         return us.numerator if us.denominator == 1 else float(us)
 
@@ -118,14 +118,19 @@ class _Writer:
                 about = {"from": giver.id, "to": taker.id}
                 track = start | {"tid": 1 + taker.stage}
                 yield {"name": name, "cat": "transfer", "ph": "X", **track, "dur": duration, "args": about}
-            yield {**common, "ph": "s", **start}
+            inside = giver.end - Fraction(giver.end - giver.start, 1000)  # at its very end a viewer takes the next op
+            yield {**common, "ph": "s", **start, "ts": self._time(inside)}
             finish = {"pid": taker.stage, "tid": COMPUTE_TRACK, "ts": self._time(taker.start)}
             yield {**common, "ph": "f", "bp": "e", **finish}
 
     def counter(self, stage: int, curve: Iterable[tuple[int, Fraction]]) -> Iterator[dict[str, Any]]:
         """Live memory, one entry a moment."""
         last = dict(curve)  # of several changes at one time the last is what holds
+        before = None
         for time, amount in last.items():
+            if amount == before:
+                continue
+            before = amount
             value = amount.numerator if amount.denominator == 1 else float(amount)
             yield {"name": "memory", "ph": "C", "pid": stage, "ts": self._time(time), "args": {"live": value}}
 
