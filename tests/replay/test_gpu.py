@@ -56,5 +56,7 @@ def test_event_times_and_the_memory_ledger(plans: SimpleNamespace, tmp_path: Pat
         assert all(e.end > e.start for e in rows)
         assert all(after.start >= before.end for before, after in pairwise(rows))
     assert dependencies(plan, trace).outcome == "passed"
-    assert memory(plan, trace, costs).figures["observed_bytes"][0] > 0
+    part = memory(plan, trace, costs)
+    assert part.outcome == "passed", part.sentence
+    assert part.figures["allocated_bytes"] > part.figures["observed_bytes"][0] > 0
     assert all(value > 0 for value in costs["weight_ns"])

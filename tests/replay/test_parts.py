@@ -68,7 +68,7 @@ def test_deferred_weights_are_autograd_s_bit_for_bit() -> None:
 def test_the_meter_counts_each_saved_storage_once_and_forgets() -> None:
     """x tanh(x) keeps two storages of 8 float64: tanh its output, and the product x and, once more, tanh's output."""
     x = torch.randn(8, dtype=torch.float64, requires_grad=True)
-    meter = MemoryMeter([], "cpu")
+    meter = MemoryMeter([])
     with meter.watching():
         y = (x * torch.tanh(x)).sum()
     assert meter.bytes() == 2 * 8 * 8
@@ -80,7 +80,7 @@ def test_the_meter_counts_each_saved_storage_once_and_forgets() -> None:
 def test_parameters_count_for_nothing() -> None:
     """A product with a parameter keeps the parameter, which lies there anyway, and the input."""
     weight, x = torch.nn.Parameter(torch.ones(8)), torch.ones(8, requires_grad=True)
-    meter = MemoryMeter([weight], "cpu")
+    meter = MemoryMeter([weight])
     with meter.watching():
         kept = weight * x
     assert meter.bytes() == 8 * 4

@@ -20,7 +20,7 @@ _WARM_UP = 2
 def measure(job: Job) -> dict[str, Any]:
     """Medians over ``job.repeats`` in nanoseconds and bytes, a list by virtual stage each.
 
-    On a GPU times are the device's, and bytes what the allocator handed out for one microbatch.
+    On a GPU times are the device's.
     """
     virtual_stages = job.virtual_stages or 1
     rows = [_Probe(job, v, virtual_stages).run() for v in range(virtual_stages)]
@@ -35,7 +35,7 @@ class _Probe:
         self.device = torch.device(job.device)
         self.module = build_slice(job.network, virtual_stage, virtual_stages).to(self.device)
         self.queue: WeightQueue = defer_weights(self.module)
-        self.meter = MemoryMeter(self.module.parameters(), job.device)
+        self.meter = MemoryMeter(self.module.parameters())
         self.clock = CudaClock() if job.device == "cuda" else CpuClock()
         self.takes, self.gives = boundary(job.network, virtual_stage, virtual_stages)
         self.first, self.last = virtual_stage == 0, virtual_stage == virtual_stages - 1
@@ -65,11 +65,10 @@ class _Probe:
     def _forward(self) -> Tensor:
         """The output, or on the last virtual stage the loss."""
         inputs = _example(self.network, self.takes, self.first).to(self.device)
+        target = batch(self.network, self.network.microbatch_size, 0)[1].to(self.device)
+        self.meter.ignore(target, *([inputs] if self.first else []))
         out: Tensor = self.module(inputs.requires_grad_(not self.first))
-        if self.last:
-            _, target = batch(self.network, self.network.microbatch_size, 0)
-            return loss_of(self.network)(out, target.to(self.device))
-        return out
+        return loss_of(self.network)(out, target) if self.last else out
 
     def _backward(self, out: Tensor, stamps: list[object]) -> None:
         stamps.append(self.clock.stamp())

@@ -80,23 +80,24 @@ class _Held:
 
 
 class MemoryMeter:
-    """Bytes that are kept for backward passes: saved tensors and queued weight products, each storage once.
+    """Bytes that are kept for backward passes: saved tensors and queued weight products, each storage once."""
 
-    On a GPU, what the allocator handed out instead, buffers and all.
-    """
-
-    def __init__(self, parameters: Iterable[Tensor], device: str) -> None:
-        self._cuda = device == "cuda"
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._ignored = {p.untyped_storage().data_ptr() for p in parameters}
+        self._data: set[int] = set()
         self._count: dict[int, int] = {}
         self._size: dict[int, int] = {}
+
+    def ignore(self, *data: Tensor) -> None:
+        """Inputs and targets of this step, in place of the last one's: they lie there whatever is kept for backward."""
+        self._data = {tensor.untyped_storage().data_ptr() for tensor in data}
 
     def hold(self, tensor: Tensor) -> _Held:
         """Count ``tensor`` until the returned object dies."""
         held = _Held(tensor.detach())
         storage = tensor.untyped_storage()
         key = storage.data_ptr()
-        if not self._cuda and key not in self._ignored:
+        if key not in self._ignored and key not in self._data:
             self._count[key] = self._count.get(key, 0) + 1
             self._size[key] = storage.nbytes()
             weakref.finalize(held, self._drop, key)
@@ -109,14 +110,11 @@ class MemoryMeter:
 
     def bytes(self) -> int:
         """Bytes live now."""
-        return torch.cuda.memory_allocated() if self._cuda else sum(self._size.values())
+        return sum(self._size.values())
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Count what autograd saves inside; saved tensors keep their identity on the GPU, where nothing is counted."""
-        if self._cuda:
-            yield
-            return
+        """Count what autograd saves inside."""
         with torch.autograd.graph.saved_tensors_hooks(self.hold, lambda held: held.tensor):
             yield
 
@@ -153,6 +151,7 @@ class Record:
     start: object
     end: object = None
     memory_bytes: int = 0
+    allocated_bytes: int = 0
     checksum: str | None = None
 
 
@@ -199,3 +198,4 @@ class Recorder:
     def _end(self, record: Record) -> None:
         record.end = self.clock.stamp()
         record.memory_bytes = self.meter.bytes() if self.meter else 0
+        record.allocated_bytes = torch.cuda.memory_allocated() if isinstance(self.clock, CudaClock) else 0

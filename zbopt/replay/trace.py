@@ -31,6 +31,7 @@ class TraceEvent(BaseModel):
     start: int
     end: int
     memory_bytes: int = Field(0, description="Bytes kept for backward passes on the stage when the op ended.")
+    allocated_bytes: int = Field(0, description="All that the GPU's allocator had handed out when the op ended.")
     checksum: str | None = Field(None, description="Of F's output, or of the gradient that B or BW hands on.")
 
     def event(self, iteration: int, unit_ns: int = 1) -> Event:

@@ -152,11 +152,14 @@ class Pipeline:
         for number in range(self.training.accumulation):
             self._pass = number
             inputs, targets = batch(self.network, samples, self.step_number, self.groups.replica, number)
+            inputs, targets = inputs.to(self.device), targets.to(self.device)
+            if self.recorder.meter is not None:
+                self.recorder.meter.ignore(inputs, targets)
             if number == 0 and self.post is None:
                 self._zero_grad()
             losses = self.engine.step(
-                inputs.to(self.device) if 0 in self.parts else None,
-                targets.to(self.device) if self.instance.virtual_stages - 1 in self.parts else None,
+                inputs if 0 in self.parts else None,
+                targets if self.instance.virtual_stages - 1 in self.parts else None,
             )
             self.losses += [float(loss) / self._loss_factor() for loss in losses]
         if self.post is None:

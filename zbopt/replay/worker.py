@@ -68,7 +68,7 @@ class Worker:
             schedule, job.network, job.training, groups, recorder, device=device_of(job), damage=damage, **hooks
         )
         if job.memory and job.network.kind != "wait":
-            recorder.meter = MemoryMeter((p for _, p in pipeline.named_parameters()), job.device)
+            recorder.meter = MemoryMeter(p for _, p in pipeline.named_parameters())
             for part in pipeline.parts.values():
                 if part.queue is not None:
                     part.queue.hold = recorder.meter.hold
@@ -214,6 +214,7 @@ def _events(recorder: Recorder, schedule: Schedule, groups: Groups) -> list[Resu
             "start": read(r.start),
             "end": read(r.end),
             "memory_bytes": r.memory_bytes,
+            "allocated_bytes": r.allocated_bytes,
             "checksum": r.checksum,
         }
         for r in last.values()
