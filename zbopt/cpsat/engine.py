@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -57,8 +58,10 @@ def run(order: Order, *, poll_s: float = 0.2) -> Iterator[News | None]:
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+            # What was not yet written can no longer be: the process is gone.
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
 
 
 def _watch(process: subprocess.Popen[str], order: Order, poll_s: float) -> Iterator[News | None]:
