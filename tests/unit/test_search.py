@@ -8,7 +8,7 @@ import pytest
 from brute_force import optimum
 from exact import least, proved_optimum, solver
 
-from zbopt.bounds import ARGUMENTS
+from zbopt.bounds import ARGUMENTS, lower_bound
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.formulation import Formulation
@@ -192,3 +192,9 @@ def test_bug_residency_after_post_validation() -> None:
     found = {name: bound.value for name, argument in ARGUMENTS.items() if (bound := argument(instance)) is not None}
     assert {name: value for name, value in found.items() if value > best} == {}
     assert figures(HEURISTICS["list"](instance)).makespan >= best
+
+
+def test_bug_bound_of_a_cap_below_one_activation() -> None:
+    """The round trip looked for the most work that is live beside an F where not even the F fits, and raised."""
+    instance = Instance.uniform(stages=2, microbatches=2, memory_cap="1/2")
+    assert lower_bound(instance).value >= 2 * 3 + 1

@@ -39,7 +39,7 @@ def _of_stage(slices: Slices, stage: int, virtual_stage: int) -> int:
 def _most_live_work(slices: Slices, virtual_stage: int) -> int:
     """Most backward work of other microbatches that can be live at the start of an F."""
     whole, rest = slices.backward_work(virtual_stage), slices.weight(virtual_stage)
-    return max(whole * a + rest * b for a, b in _live_pairs(slices.instance, virtual_stage))
+    return max((whole * a + rest * b for a, b in _live_pairs(slices.instance, virtual_stage)), default=0)
 
 
 def _live_pairs(instance: Instance, virtual_stage: int) -> Iterator[tuple[int, int]]:
