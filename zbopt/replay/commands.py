@@ -68,7 +68,10 @@ def replay_command(
     resume: Annotated[bool, typer.Option("--resume", help="Start from the last checkpoint there.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Train a small network by SCHEDULE on PyTorch, and report what ran when."""
+    """Train a small network by SCHEDULE on PyTorch, and report what ran when.
+
+    Example: zbopt replay schedule.json --network gpt --trace trace.json
+    """
     plan = read_schedule(schedule)
     more = {"checksums": checksums, "checkpoint_every": checkpoint_every, "resume": resume}
     job = run.job("replay", schedule, network.build(), training.build(3), **more)
@@ -131,6 +134,8 @@ def prove_command(
 
     Five steps, unless told otherwise: step 1 overflows, step 3 is clipped, and everything is stopped and resumed before
     step 2.
+
+    Example: zbopt prove schedule.json --network gpt
     """
     plan = read_schedule(schedule)
     told = training.build(5)
@@ -178,7 +183,10 @@ def qualify_command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Four proofs in one report: dependencies, numbers, memory, performance. What could not run never passes."""
+    """Four proofs in one report: dependencies, numbers, memory, performance. What could not run never passes.
+
+    Example: zbopt qualify schedule.json --network gpt
+    """
     if under_torchrun():
         raise ValueError("qualify starts its own processes; call it without torchrun")
     plan = read_schedule(schedule)
@@ -248,7 +256,10 @@ def diff_command(
     rows: Annotated[int, typer.Option("--rows", help="Latest events to print.")] = 10,
     as_json: JsonFlag = False,
 ) -> int:
-    """Compare PLAN with TRACE event by event, and name the first that started later than it could, and why."""
+    """Compare PLAN with TRACE event by event, and name the first that started later than it could, and why.
+
+    Example: zbopt diff schedule.json trace.json
+    """
     ran, planned = read_trace(trace), read_schedule(plan)
     chosen = ran.best_step() if step is None else next((s for s in ran.steps if s.step == step), None)
     if chosen is None:
@@ -295,7 +306,10 @@ def profile_command(
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measurements of each op.")] = 9,
     as_json: JsonFlag = False,
 ) -> int:
-    """Measure F, B, W, BW and memory of each virtual stage on this device, and write an instance."""
+    """Measure F, B, W, BW and memory of each virtual stage on this device, and write an instance.
+
+    Example: zbopt profile --network gpt --stages 4 -o measured.json
+    """
     stage_of = placement_of(placement, stages, virtual)
     job = run.job("profile", None, network.build(), TrainingFlags().build(1), repeats=repeats)
     if job.network.kind == "wait":

@@ -1,0 +1,120 @@
+"""The documentation: its commands run and print what it says, its links lead somewhere, its schemas are true."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from zbopt.cli import app
+from zbopt.formats.schema import json_schemas, write_schemas
+from zbopt.instance import read_document
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+ELSEWHERE = {"replay.md"}
+"""Pages whose commands need PyTorch; tests/replay runs them."""
+PAGES = sorted(path for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)
+FRAMEWORKS = {"torch", "torchtitan", "jaxpp", "sail"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, what it needs (``None``: nothing), its text."""
+
+    language: str
+    needs: str | None
+    text: str
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    for match in re.finditer(r"^```(\w*)(?: needs-(\w+))?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        yield Block(match[1], match[2], match[3])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run_and_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    """All blocks of a page, in order, in one empty folder; what follows as text is among what the last one printed."""
+    printed = ""
+    for block in blocks_of(page):
+        assert block.needs is None or block.needs in FRAMEWORKS, block.needs
+        if block.needs is not None:
+            assert block.language != "python" or compile(block.text, page.name, "exec")
+        elif block.language in ("sh", "python"):
+            printed = run_block(block, tmp_path)
+        else:
+            assert block.language == "text", f"{page.name}: a block without language is neither run nor compared"
+            missing = [line for line in block.text.splitlines() if line.rstrip() not in printed.splitlines()]
+            assert missing == []
+
+
+def run_block(block: Block, folder: Path) -> str:
+    """What a block prints on stdout; it has to end with 0."""
+    command = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [*command, block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "README.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link without an address is a file of the repository."""
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_index_names_every_page() -> None:
+    """No page is left out of the index."""
+    index = (DOCS / "README.md").read_text()
+    assert [path.name for path in DOCS.glob("*.md") if path.name != "README.md" and f"({path.name})" not in index] == []
+
+
+def test_published_schemas_are_those_of_the_models(tmp_path: Path) -> None:
+    """``docs/schema`` holds what the models generate; after a change of them, write it anew (docs/files.md)."""
+    write_schemas(tmp_path)
+    for name in ("instance", "schedule"):
+        file = f"{name}.schema.json"
+        assert (DOCS / "schema" / file).read_text() == (tmp_path / file).read_text()
+
+
+def test_schemas_accept_the_files_of_the_repository() -> None:
+    """Draft 2020-12 holds for the schemas; every instance of the sets, with its scalars for lists, keeps to its own."""
+    schemas = json_schemas()
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    files = [path for path in (REPOSITORY / "instances").glob("*/*.json") if "events" not in path.name]
+    assert len(files) > 50
+    validator = jsonschema.Draft202012Validator(schemas["instance"])
+    for file in files:
+        assert list(validator.iter_errors(read_document(file))) == [], file
+
+
+def test_schema_of_a_written_schedule(tmp_path: Path) -> None:
+    """What ``solve -o`` writes is a schedule by its schema; one with a field too many, or a kind unknown, is none."""
+    file = tmp_path / "schedule.json"
+    run_block(Block("sh", None, f"zbopt solve --stages 2 --micro 2 --mem-limit 3/2 -o {file}"), tmp_path)
+    validator = jsonschema.Draft202012Validator(json_schemas()["schedule"])
+    document = json.loads(file.read_text())
+    assert list(validator.iter_errors(document)) == []
+    assert list(validator.iter_errors(document | {"more": 1}))
+    assert list(validator.iter_errors(document | {"events": [document["events"][0] | {"kind": "X"}]}))
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    """``--help`` of each verb shows at least one call of that verb."""
+    assert len(app.registered_commands) > 10
+    for command in app.registered_commands:
+        assert command.callback is not None
+        name = command.name or command.callback.__name__
+        assert f"zbopt {name} " in (command.help or command.callback.__doc__ or ""), name
