@@ -215,7 +215,7 @@ def test_hover_tells_id_times_and_wait(opened: Browser) -> None:
     """B0 of stage 0 runs from 7 to 8 after it waited from 4 for B0 of stage 1; before it, the stage was idle."""
     opened.point(0, 7.5).perform()
     told = opened.tip()
-    assert told.startswith("it0/s0/v0/mb0/B gradient of the input\n7 to 8, 1 ticks")
+    assert told.startswith("it0/s0/v0/mb0/B gradient of the input\n7 to 8, 1 tick\n")
     assert "waited: idle 4 to 7, 3 ticks, dependency: its input was not computed yet; for it0/s1/v1/mb0/B" in told
     opened.point(0, 5.5).perform()
     assert "stage 0\nidle 4 to 7, 3 ticks" in opened.tip()

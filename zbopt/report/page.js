@@ -61,7 +61,8 @@
   function spanText(schedule, from, to) {
     const ticks = (t) => round(t / schedule.factor, 3);
     const time = data.unit ? ` (${round(from * data.perTick, 6)} to ${timeText(to)})` : "";
-    return `${ticks(from)} to ${ticks(to)}, ${ticks(to - from)} ticks${time}`;
+    const length = ticks(to - from);
+    return `${ticks(from)} to ${ticks(to)}, ${length} tick${length === "1" ? "" : "s"}${time}`;
   }
 
   function gapText(schedule, gap) {
