@@ -13,7 +13,7 @@ import pytest
 
 from zbopt.cli import run
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
+from zbopt.instance import Instance, Kind
 from zbopt.report.chart_data import common_tick
 from zbopt.report.web import Entry, web_page
 from zbopt.schedule import Event, Schedule, write_schedule
@@ -333,6 +333,28 @@ def pixel(browser: Browser, stage: int, tick: float) -> list[int]:
         const x = Number(d.left) + (tick - d.from) * width / (d.to - d.from), y = stage * d.row + 5;
         return [...canvas.getContext("2d").getImageData(Math.round(x * sharp), Math.round(y * sharp), 1, 1).data]"""
     return list(browser.driver.execute_script(script, stage, tick))
+
+
+@needs_browser
+def test_schedule_that_breaks_every_rule_opens_too(browser: Browser, tmp_path: Path) -> None:
+    """Stage 0 without ops, ops on each other, an optimizer step, and one on a stage that is not there: none matters."""
+    instance = Instance.uniform(stages=3, microbatches=2, barrier="post_validation")
+    ops = [
+        ("F", 1, 1, 0, 0, 3),
+        ("F", 1, 1, 1, 1, 2),
+        ("F", 2, 2, 0, 4, 4),
+        ("B", 2, 9, 7, 5, 6),
+        ("O", 2, None, None, 7, 9),
+    ]
+    events = tuple(Event(Kind(k), s, v, j, start, end) for k, s, v, j, start, end in [*ops, ("F", 8, 8, 0, 0, 50)])
+    broken = Schedule(instance=instance, provenance=UNIT.provenance, events=events)
+    browser.open(tmp_path / "page.html", page_of(broken))
+    assert browser.window() == (0, 9)
+    browser.point(2, 8).perform()
+    assert browser.tip().startswith("it0/s2/O optimizer")
+    browser.driver.find_element("id", "gantt-0").click()
+    browser.press("n", "\ue013", "\ue015", "n", "c")  # arrows up to stage 0, which has no op, and down
+    assert [entry for entry in browser.driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 @needs_browser

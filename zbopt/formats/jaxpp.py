@@ -1,7 +1,7 @@
 """Task tables for JaxPP (jaxpp.schedules, commit cf9e386), as JSON.
 
 ``tasks`` holds a list a device of [task type, stage, microbatch], in JaxPP's words: its stage is our virtual stage, its
-BWD_I our B, its BWD our BW. The class that feeds the table to JaxPP has ten lines (docs/jaxpp-and-sail.md).
+BWD_I our B, its BWD our BW. The class that feeds the table to JaxPP is in docs/jaxpp-and-sail.md.
 """
 
 from __future__ import annotations

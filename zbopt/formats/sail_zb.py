@@ -2,7 +2,7 @@
 
 Each entry of ``rows`` holds the fields of that project's ``ScheduledNode``; its stage is ours, and its
 ``layer_group_idx`` is our virtual stage. Start and completion times are given, since its own timing takes a BW as long
-as a B. The function that makes the nodes has ten lines (docs/jaxpp-and-sail.md).
+as a B. The function that makes the nodes is in docs/jaxpp-and-sail.md.
 """
 
 from __future__ import annotations

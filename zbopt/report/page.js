@@ -286,13 +286,15 @@
 
     step(stages, ops) {
       const { schedule, selected } = this;
-      if (selected === null) return this.select(firstOp(schedule, 0, view.from));
+      const first = schedule.rows.findIndex((op, stage) => op < endOf(schedule, stage));
+      if (selected === null) return this.select(firstOp(schedule, first, view.from));
       const stage = stageOf(schedule, selected);
       if (ops) {
         const op = selected + ops;
         return op >= schedule.rows[stage] && op < endOf(schedule, stage) ? this.select(op) : undefined;
       }
       const other = Math.min(Math.max(stage + stages, 0), schedule.rows.length - 1);
+      if (schedule.rows[other] === endOf(schedule, other)) return undefined;
       return this.select(firstOp(schedule, other, schedule.start[selected]));
     }
   }
@@ -496,7 +498,11 @@
   function fillLedger(schedule) {
     const box = document.getElementById(`ledger-${schedule.number}`);
     if (!box?.open) return;
-    const entry = schedule.memory.stages[Number(box.querySelector("select").value)];
+    const stage = box.querySelector("select").value;
+    const shows = [stage, view.from, view.to].join();
+    if (box.dataset.shows === shows) return;
+    box.dataset.shows = shows;
+    const entry = schedule.memory.stages[Number(stage)];
     const first = lastBefore(entry.time, view.from - 1e-9) + 1;
     const end = lastBefore(entry.time, view.to) + 1;
     const rows = [];
