@@ -359,12 +359,13 @@ def test_schedule_that_breaks_every_rule_opens_too(browser: Browser, tmp_path: P
 
 @needs_browser
 def test_ledger_table_follows_stage_and_window(opened: Browser) -> None:
-    """Stage 0, ticks 5.5 to 27.5: F4 to F7 come, 8 W give back; B, which gives nothing back, is there with 0."""
+    """Stage 0, ticks 5.5 to 27.5: F4 to F7 come, 8 W give back; B gives nothing back, and has no line."""
     opened.click("in")
     driver = opened.driver
     driver.find_element("css selector", "#ledger-0 summary").click()
     opened.settle()
     rows = [row.text for row in driver.find_elements("css selector", "#ledger-0 tbody tr")]
+    assert len(rows) == 4 + 8
     assert sum("/F +1 " in row for row in rows) == 4
     assert sum("/W \N{MINUS SIGN}1 " in row for row in rows) == 8
     assert rows[-1].endswith("/W \N{MINUS SIGN}1 0")

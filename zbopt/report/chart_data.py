@@ -101,7 +101,7 @@ def _memory(
     cap = instance.memory_cap
     stages = []
     for row in by_stage:
-        changes = list(memory_changes(instance, row))
+        changes = [change for change in memory_changes(instance, row) if change[1]]
         stages.append(
             {
                 "time": [time * factor for time, _, _ in changes],
