@@ -256,6 +256,7 @@
     select(op) {
       if (this.selected === op) return;
       this.selected = op;
+      this.hovered = null;
       said.textContent = op === null ? "" : opText(this.schedule, op);
       if (op === null) showTip(null);
       else reveal(this.schedule.start[op], this.schedule.end[op]);
