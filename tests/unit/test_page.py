@@ -325,6 +325,23 @@ def test_critical_path_and_theme(opened: Browser) -> None:
     assert pixel(opened, 0, 1.5) == before
 
 
+@needs_browser
+def test_print_is_light_and_without_buttons(opened: Browser) -> None:
+    """Whatever the theme, paper is white; afterwards the theme is what it was."""
+    driver = opened.driver
+    background = "return getComputedStyle(document.body).backgroundColor"
+    driver.execute_script("document.documentElement.dataset.theme = 'dark'")
+    dark = driver.execute_script(background)
+    driver.execute_script("dispatchEvent(new Event('beforeprint'))")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert driver.execute_script(background) == "rgb(255, 255, 255)" != dark
+    assert not driver.find_element("css selector", ".tools").is_displayed()
+    assert driver.find_element("id", "gantt-0").is_displayed()
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    driver.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert driver.execute_script(background) == dark
+
+
 def pixel(browser: Browser, stage: int, tick: float) -> list[int]:
     """Colour of the Gantt chart at a stage and tick, near the upper edge of the op."""
     script = """

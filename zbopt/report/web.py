@@ -172,7 +172,7 @@ def _memory_title(instance: Instance) -> str:
 
 def _canvas(name: str, number: int, label: str) -> str:
     return (
-        f'<div><canvas id="{name}-{number}" tabindex="0" role="img" aria-label="{escape(label)}; arrow keys move, '
+        f'<div><canvas id="{name}-{number}" tabindex="0" role="application" aria-roledescription="chart" aria-label="{escape(label)}; arrow keys move, '
         f'plus and minus zoom, n and p go from op to op"></canvas></div>'
     )
 
