@@ -171,10 +171,9 @@ def _memory_title(instance: Instance) -> str:
 
 
 def _canvas(name: str, number: int, label: str) -> str:
-    return (
-        f'<div><canvas id="{name}-{number}" tabindex="0" role="application" aria-roledescription="chart" aria-label="{escape(label)}; arrow keys move, '
-        f'plus and minus zoom, n and p go from op to op"></canvas></div>'
-    )
+    said = escape(f"{label}; arrow keys move, plus and minus zoom, n and p go from op to op")
+    role = f'tabindex="0" role="application" aria-roledescription="chart" aria-label="{said}"'
+    return f'<div><canvas id="{name}-{number}" {role}></canvas></div>'
 
 
 def _ledger(number: int, stages: int) -> Iterator[str]:
