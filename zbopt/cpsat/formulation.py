@@ -303,7 +303,7 @@ def latest_ends(problem: Relaxed, horizon: int) -> tuple[int, ...]:
     """Latest end of each stage's tasks in some schedule whose objective value is at most ``horizon`` ticks.
 
     Under ``max_stage_span`` each stage has a window of that length. A stage's first op comes before the last gradient
-    that it sends to the stage before, which has to use it within its own window [D6]; so the windows overlap.
+    that it sends to the stage before, which has to use it within its own window [D2]; so the windows overlap.
     """
     instance = problem.graph.instance
     if instance.objective is Objective.MAKESPAN:
