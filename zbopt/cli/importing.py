@@ -15,8 +15,8 @@ from zbopt.cli import out
 from zbopt.cli.check import INVALID
 from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text, sums_record
 from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags, takes
-from zbopt.cli.formats import Format, read_text, refuse_flags
-from zbopt.cli.solve import INFEASIBLE, require_writable, search_for
+from zbopt.cli.formats import Format, read_text, refuse_flags, require_other
+from zbopt.cli.solve import INFEASIBLE, search_for
 from zbopt.formats.chrome_trace import from_chrome_trace, is_ours
 from zbopt.formats.jaxpp import from_jaxpp
 from zbopt.formats.megatron_layout import layers_document, read_layout
@@ -96,7 +96,7 @@ def import_command(
     _require(source, files, stages, explained, better)
     for path in (output, better):
         if path is not None:
-            require_writable(path, files[0])
+            require_other(path, *files, instance)
     if source is Format.MEGATRON_LAYOUT:
         return _import_layout(files[0], stages or 1, output)
     costs = None if instance is None else read_instance(instance)
