@@ -11,7 +11,7 @@ from zbopt.cli import run
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text()
 CODE = [match.group(1) for match in re.finditer(r"^    (.+)$", README, re.MULTILINE)]
-TEST_COMMAND = "pip install -e '.[dev]' && pytest"
+TEST_COMMAND = "pip install -e '.[dev,replay]' && pytest"
 
 
 def test_the_two_commands() -> None:
