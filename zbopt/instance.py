@@ -7,90 +7,48 @@ numbers the right range, so that nothing downstream checks them again.
 from __future__ import annotations
 
 import json
-import re
-import tomllib
 from collections import Counter
-from difflib import get_close_matches
-from enum import StrEnum
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from zbopt.documents import first_fault, read_document
+from zbopt.kinds import Barrier, Kind, Objective
+from zbopt.placement import placement_of
+from zbopt.quantities import (
+    MAX_AMOUNT,
+    MAX_FORWARDS,
+    MAX_MICROBATCHES,
+    MAX_STAGES,
+    MAX_TICKS,
+    Amount,
+    Rational,
+    Ticks,
+    number,
 )
 
-MAX_TICKS = 10**9
-"""Longest single time. Longer ones say that the tick is too fine: CP-SAT's integers would overflow."""
-MAX_STAGES = 4096
-MAX_MICROBATCHES = MAX_FORWARDS = 1_000_000
-"""Most forwards (virtual stages times microbatches): more tasks do not fit into memory."""
-MAX_AMOUNT = 10**9
-_AMOUNT = re.compile(r"\s*[+-]?\d{1,20}([./]\d{1,20})?\s*")
-
-
-class Kind(StrEnum):
-    """What an event does (DESIGN section 1): the zero-bubble papers' letters."""
-
-    F = "F"
-    B = "B"
-    W = "W"
-    BW = "BW"
-    O = "O"  # noqa: E741 - the papers' letter
-
-
-class Objective(StrEnum):
-    """What is minimised, in ticks."""
-
-    MAKESPAN = "makespan"
-    MAX_STAGE_SPAN = "max_stage_span"
-
-
-class Barrier(StrEnum):
-    """What an optimizer step waits for: nothing is modelled, every stage's gradients, or its own stage's."""
-
-    NONE = "none"
-    GLOBAL = "global"
-    POST_VALIDATION = "post_validation"
-
-
-def _parse_rational(value: object) -> Fraction:
-    if isinstance(value, Fraction):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError("not a number; write 2, 1.5 or '3/2'")
-    if isinstance(value, str) and not _AMOUNT.fullmatch(value):
-        raise ValueError("not a number; write 2, 1.5 or '3/2'")
-    try:
-        return Fraction(repr(value) if isinstance(value, float) else value)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError("not a finite number; write 2, 1.5 or '3/2'") from None
-
-
-def number(value: Fraction) -> int | float | str:
-    """A JSON number that reads back as exactly ``value``, else the fraction as text (``'48/131'``)."""
-    if value.denominator == 1:
-        return value.numerator
-    return float(value) if Fraction(repr(float(value))) == value else str(value)
-
-
-Rational = Annotated[
-    Fraction,
-    BeforeValidator(_parse_rational),
-    PlainSerializer(number, return_type=int | float | str),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?\d+(/\d+|\.\d+)?$"}]}),
+__all__ = [
+    "MAX_AMOUNT",
+    "MAX_FORWARDS",
+    "MAX_MICROBATCHES",
+    "MAX_STAGES",
+    "MAX_TICKS",
+    "Amount",
+    "Barrier",
+    "Instance",
+    "Kind",
+    "Objective",
+    "Rational",
+    "Ticks",
+    "first_error",
+    "number",
+    "placement_of",
+    "read_document",
+    "read_instance",
+    "write_instance",
 ]
-"""An exact amount: an integer, a decimal, or a fraction as text."""
-
-Ticks = Annotated[int, Field(ge=1, le=MAX_TICKS, strict=True)]
-Amount = Annotated[Rational, Field(ge=0, le=MAX_AMOUNT)]
 
 _PER_VIRTUAL_STAGE = (
     "forward_ticks",
@@ -101,30 +59,6 @@ _PER_VIRTUAL_STAGE = (
     "weight_share",
 )
 _PER_STAGE = ("memory_cap", "optimizer_ticks")
-
-
-def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
-    """``stage_of`` of a named placement.
-
-    Args:
-        name: ``linear`` (one virtual stage a stage), ``interleaved`` (round robin) or ``v`` (down and back up).
-        stages: Number of stages.
-        virtual: Virtual stages a stage: 1 for ``linear``, 2 for ``v``.
-
-    Raises:
-        ValueError: The name is unknown, or does not go with ``virtual``.
-    """
-    down = tuple(range(stages))
-    if name == "linear" and virtual == 1:
-        return down
-    if name == "interleaved" and virtual >= 1:
-        return down * virtual
-    if name == "v" and virtual == 2:
-        return down + down[::-1]
-    raise ValueError(
-        f"placement {name!r} with {virtual} virtual stages a stage is unknown; "
-        "choose linear with 1, interleaved with any number, or v with 2"
-    )
 
 
 class Instance(BaseModel):
@@ -306,69 +240,9 @@ def _is_count(value: object, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-_WORDS = {
-    **dict.fromkeys(_UNKNOWN, "this version knows no such field"),
-    "missing": "is missing; give it",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-    "less_than": "must be below {lt}",
-    **dict.fromkeys(("int_type", "int_from_float", "int_parsing", "finite_number"), "must be a whole number"),
-    **dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "must be an object with fields"),
-    "string_type": "must be a text",
-    "string_pattern_mismatch": "must be 'unit' or a duration such as 1us",
-    "tuple_type": "must be a list, or one value for all",
-    "enum": "must be {expected}; this version knows no other",
-    "literal_error": "must be {expected}",
-}
-"""Our words for the library's faults, by its code for them."""
-
-
 def first_error(error: ValidationError) -> str:
-    """The first fault of a refused file or call, on one line; an unknown field first: it is often a misspelled one."""
-    faults = error.errors(include_url=False)
-    fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
-    words = _WORDS.get(fault["type"])
-    text = words.format(**fault.get("ctx", {})) if words else fault["msg"].removeprefix("Value error, ")
-    if fault["type"] in _UNKNOWN:
-        ours = error.title == "Instance" or where.startswith("instance.")
-        return f"{where}: {text}{_near(str(fault['loc'][-1])) if ours else '; leave it out'}"
-    given = fault["input"]
-    text_given = "null" if given is None else repr(given) if isinstance(given, (int, float, str)) else ""
-    shown = f" = {text_given}" if 0 < len(text_given) <= 60 else ""
-    return " ".join((f"{where}{shown}: {text}" if where else text).split())
-
-
-def _near(name: str) -> str:
-    """The field that ``name`` may have been meant for, as the end of a sentence."""
-    near = [key for key in Instance.model_fields if key.startswith(name)]
-    near = near or get_close_matches(name, Instance.model_fields, 1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else "; leave it out"
-
-
-def read_document(path: Path) -> Any:
-    """The content of a JSON or TOML file (by its suffix; anything but ``.toml`` is JSON).
-
-    Raises:
-        ValueError: The file is missing, a directory, empty, not text, or not well formed.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text file (byte {error.start}); give JSON or TOML in UTF-8") from None
-    except OSError as error:
-        reason = (error.strerror or "cannot be read").lower()
-        raise ValueError(f"{path}: {reason}; give the path of a JSON or TOML file") from None
-    if not text.strip():
-        raise ValueError(f"{path}: the file is empty; give a JSON or TOML file")
-    try:
-        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except RecursionError:
-        raise ValueError(f"{path}: nested too deeply to be read; give a plain JSON or TOML file") from None
-    except ValueError as error:  # json.JSONDecodeError and tomllib.TOMLDecodeError are both ValueErrors
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
-        raise ValueError(f"{path}: not valid {kind}: {error}") from None
+    """The first fault of a refused file or call, on one line."""
+    return first_fault(error, Instance.model_fields)
 
 
 def read_instance(path: Path | str) -> Instance:

@@ -1,0 +1,81 @@
+"""Reading JSON and TOML files, and saying on one line what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_WORDS = {
+    **dict.fromkeys(_UNKNOWN, "this version knows no such field"),
+    "missing": "is missing; give it",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing", "finite_number"), "must be a whole number"),
+    **dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "must be an object with fields"),
+    "string_type": "must be a text",
+    "string_pattern_mismatch": "must be 'unit' or a duration such as 1us",
+    "tuple_type": "must be a list, or one value for all",
+    "enum": "must be {expected}; this version knows no other",
+    "literal_error": "must be {expected}",
+}
+"""Our words for the library's faults, by its code for them."""
+
+
+def first_fault(error: ValidationError, known: Collection[str]) -> str:
+    """The first fault of a refused file or call, on one line; an unknown field first: it is often a misspelled one.
+
+    Args:
+        error: What pydantic found.
+        known: Names of an instance's fields, to say which one may have been meant.
+    """
+    faults = error.errors(include_url=False)
+    fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
+    words = _WORDS.get(fault["type"])
+    text = words.format(**fault.get("ctx", {})) if words else fault["msg"].removeprefix("Value error, ")
+    if fault["type"] in _UNKNOWN:
+        ours = error.title == "Instance" or where.startswith("instance.")
+        return f"{where}: {text}{_near(str(fault['loc'][-1]), known) if ours else '; leave it out'}"
+    given = fault["input"]
+    text_given = "null" if given is None else repr(given) if isinstance(given, (int, float, str)) else ""
+    shown = f" = {text_given}" if 0 < len(text_given) <= 60 else ""
+    return " ".join((f"{where}{shown}: {text}" if where else text).split())
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    """The field that ``name`` may have been meant for, as the end of a sentence."""
+    near = [key for key in known if key.startswith(name)]
+    near = near or get_close_matches(name, known, 1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else "; leave it out"
+
+
+def read_document(path: Path) -> Any:
+    """The content of a JSON or TOML file (by its suffix; anything but ``.toml`` is JSON).
+
+    Raises:
+        ValueError: The file is missing, a directory, empty, not text, or not well formed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text file (byte {error.start}); give JSON or TOML in UTF-8") from None
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise ValueError(f"{path}: {reason}; give the path of a JSON or TOML file") from None
+    if not text.strip():
+        raise ValueError(f"{path}: the file is empty; give a JSON or TOML file")
+    try:
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply to be read; give a plain JSON or TOML file") from None
+    except ValueError as error:  # json.JSONDecodeError and tomllib.TOMLDecodeError are both ValueErrors
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise ValueError(f"{path}: not valid {kind}: {error}") from None

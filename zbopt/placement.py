@@ -1,0 +1,27 @@
+"""Which stage holds which virtual stage, by name."""
+
+from __future__ import annotations
+
+
+def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
+    """``stage_of`` of a named placement.
+
+    Args:
+        name: ``linear`` (one virtual stage a stage), ``interleaved`` (round robin) or ``v`` (down and back up).
+        stages: Number of stages.
+        virtual: Virtual stages a stage: 1 for ``linear``, 2 for ``v``.
+
+    Raises:
+        ValueError: The name is unknown, or does not go with ``virtual``.
+    """
+    down = tuple(range(stages))
+    if name == "linear" and virtual == 1:
+        return down
+    if name == "interleaved" and virtual >= 1:
+        return down * virtual
+    if name == "v" and virtual == 2:
+        return down + down[::-1]
+    raise ValueError(
+        f"placement {name!r} with {virtual} virtual stages a stage is unknown; "
+        "choose linear with 1, interleaved with any number, or v with 2"
+    )
