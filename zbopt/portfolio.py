@@ -126,6 +126,10 @@ class _Solve:
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started
 
+    def late(self) -> bool:
+        """The time is over by the clock, which must decide nothing where the search is to be deterministic."""
+        return not self.limits.deterministic and self.elapsed_s() > self.limits.time_limit_s
+
     def closed(self) -> bool:
         return self.value is not None and self.bound.value >= self.value
 
@@ -176,7 +180,7 @@ class _Solve:
                 continue
             if schedule is not None and self.offer(schedule) and self.value != before and self.value is not None:
                 self.best_heuristic = NamedValue(name, self.value)
-            if self.closed() or (self.best is not None and self.elapsed_s() > self.limits.time_limit_s):
+            if self.closed() or (self.best is not None and self.late()):
                 return
         if self.best is None:
             # Nothing repeats in any short step: the long one it is.

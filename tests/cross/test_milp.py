@@ -19,7 +19,7 @@ from zbopt.schedule import Status
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
 
-LONG_S = 60.0
+LONG_S = 600.0
 
 
 def split_instances() -> Iterator[Instance]:

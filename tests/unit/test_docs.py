@@ -61,7 +61,7 @@ def run_block(block: Block, folder: Path) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [*command, block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+        [*command, block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
     return done.stdout

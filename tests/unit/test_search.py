@@ -20,7 +20,7 @@ from zbopt.metrics import figures
 from zbopt.result import Bound
 
 
-def budget(time_limit_s: float = 20) -> Budget:
+def budget(time_limit_s: float = 600) -> Budget:
     return Budget(time_limit_s, workers=1, seed=0)
 
 
