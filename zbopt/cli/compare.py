@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Annotated
 import typer
 
 from zbopt.cli import out
+from zbopt.cli.auto import best_of, placements_page, placements_record
 from zbopt.cli.compare_files import compare_files
 from zbopt.cli.flags import JsonFlag, ProblemFlags, SearchFlags, takes
-from zbopt.cli.problem import Problem, problem_of
-from zbopt.cli.solve import INFEASIBLE, search_for
+from zbopt.cli.placements import AUTO
+from zbopt.cli.problem import Problem, placed_problems, problem_of
+from zbopt.cli.solve import INFEASIBLE, search_each
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance, read_document
 from zbopt.metrics import Figures, figures
@@ -65,16 +67,19 @@ def compare_command(
         return compare_files(_files(problem, others), json)
     if problem.instance is not None and _is_schedule(problem.instance):
         raise ValueError(f"{problem.instance}: is a schedule; give a second one to compare it with, or an instance")
-    asked_for = problem_of(problem)
-    rows = list(heuristic_rows(asked_for.instance))
-    result = search_for(asked_for.instance, search)
-    rows.append(optimum_row(result))
-    if result.interrupted:
+    asked_for = {"": problem_of(problem)} if problem.placement != AUTO else placed_problems(problem)
+    results = search_each(asked_for, search)
+    rows = [row for name, result in results.items() for row in rows_of(name, result)]
+    best = best_of(results)
+    result = results[best]
+    if any(each.interrupted for each in results.values()):
         out.say("zbopt: interrupted: the row of the optimum is the best schedule so far")
     if json:
-        out.record(compare_record(result, rows))
+        known = compare_record(result, rows)
+        out.record(known if len(results) == 1 else known | placements_record(results))
     else:
-        out.page(compare_page(asked_for, result, rows))
+        shown = compare_page(asked_for[best], result, rows)
+        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results)])
     if result.infeasible is None:
         return 0
     out.say(f"zbopt: infeasible: {result.infeasible}")
@@ -93,6 +98,15 @@ def _files(problem: ProblemFlags, others: list[Path]) -> list[Path]:
 def _is_schedule(file: Path) -> bool:
     document = read_document(file)
     return isinstance(document, dict) and str(document.get("schema", "")).startswith("zbopt.schedule")
+
+
+def rows_of(placement: str, result: Result) -> Iterator[Row]:
+    """The rows of one placement. Of several, those that are not defined for it are left out and names say which."""
+    for found in (*heuristic_rows(result.instance), optimum_row(result)):
+        if not placement:
+            yield found
+        elif found.figures is not None or found.schedule == OPTIMUM:
+            yield replace(found, schedule=f"{placement}: {found.schedule}")
 
 
 def heuristic_rows(instance: Instance) -> Iterator[Row]:

@@ -73,12 +73,26 @@ class ProblemFlags:
     micro: Annotated[
         int | None, _problem("--micro", "Microbatches of the step (m). Sets microbatches.", False, "N", _whole)
     ] = None
+    placement: Annotated[
+        str | None,
+        _problem(
+            "--placement",
+            "Stage of each virtual stage: linear, interleaved (round robin), v (down and back up), or a comma list in "
+            "forward order (0,1,2,2,0). auto: solve each under one cap, and say which is best. Sets stage_of.",
+            "linear; interleaved with --virtual",
+            "NAME|STAGE,...",
+        ),
+    ] = None
+    virtual: Annotated[
+        int | None,
+        _problem("--virtual", "Virtual stages of each stage.", "2 where interleaved or v, else 1", "N", _whole),
+    ] = None
     forward: Annotated[
         str | None,
         _problem(
             "--forward",
-            "Time of F on a stage: whole ticks (3) or with a unit (18.522ms); one for all, or a comma list by stage "
-            "(3,3,4,4). Sets forward_ticks.",
+            "Time of F of a virtual stage: whole ticks (3) or with a unit (18.522ms); one for all, or a comma list by "
+            "virtual stage (3,3,4,4). With --placement auto: of a whole stage. Sets forward_ticks.",
             "1",
             "TIME[,...]",
         ),
@@ -113,7 +127,8 @@ class ProblemFlags:
         str | None,
         _problem(
             "--mem-limit",
-            "Most live activations of a stage: 6, 4.5, or by stage 8,6,4,4. Sets memory_cap.",
+            "Most live activations of a stage: 6, 4.5, or by stage 8,6,4,4. An activation of a virtual stage counts "
+            "as its share of its stage. Sets memory_cap.",
             "no limit",
             "AMOUNT[,...]",
         ),

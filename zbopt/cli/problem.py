@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from zbopt.cli.flags import BarrierFlag, ProblemFlags
+from zbopt.cli.placements import Candidate, Cut, candidates, spread, stage_of_flags
 from zbopt.costs.times import Times, parse_times
 from zbopt.instance import Instance, first_error, read_instance
 from zbopt.report.words import runs_text
@@ -40,18 +41,54 @@ def problem_of(flags: ProblemFlags) -> Problem:
     """
     if flags.instance is not None:
         return _from_file(flags)
-    missing = [flag for flag in ("stages", "micro") if getattr(flags, flag) is None]
-    if missing:
-        raise ValueError(f"--{missing[0]} is missing; give --stages and --micro, or an instance file")
+    _require_size(flags)
     times = parse_times(_times(flags), flags.tick)
     fields: dict[str, Any] = {"stages": flags.stages, "microbatches": flags.micro, "tick": times.tick}
     fields["rounding_ticks"] = times.rounding_ticks
+    stage_of = stage_of_flags(flags)
+    if stage_of is not None:
+        fields["stage_of"] = stage_of
     for flag, ticks in times.ticks.items():
         fields[_TIME_FLAGS[flag]] = _one(flag, ticks) if flag == "comm" else _spread(ticks)
     if flags.weight_share is not None:
         fields["weight_share"] = _list(flags.weight_share)
     fields |= _asked(flags)
     return Problem(_instance(fields))
+
+
+def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
+    """The problem under each candidate of ``--placement auto``, by the placement's name.
+
+    Raises:
+        ValueError: As ``problem_of`` does, or a flag does not go with ``auto``.
+    """
+    _require_size(flags)
+    assert flags.stages is not None
+    tried = list(candidates(flags))
+    cut = Cut.of(_times(flags), flags.tick, flags.stages, [candidate.slices for candidate in tried])
+    if "comm" in cut.times.ticks:
+        _one("comm", cut.times.ticks["comm"])
+    problems = {}
+    for candidate in tried:
+        fields = {"stages": flags.stages, "microbatches": flags.micro} | cut.fields(candidate, _TIME_FLAGS)
+        if flags.weight_share is not None:
+            shares = tuple(part.strip() for part in flags.weight_share.split(","))
+            fields["weight_share"] = _spread(spread(shares, candidate, "weight_share"))
+        problems[candidate.name] = Problem(_instance(fields | _asked(flags)), (_cut_note(candidate, cut),))
+    return problems
+
+
+def _cut_note(candidate: Candidate, cut: Cut) -> str:
+    note = "the times given are of a whole stage"
+    if candidate.slices > 1:
+        note += f"; its part of the model is cut into {candidate.slices} slices, which take 1/{candidate.slices} each"
+    return note + (f"; 1 tick is 1/{cut.finer} of the unit given" if cut.finer > 1 else "")
+
+
+def _require_size(flags: ProblemFlags) -> None:
+    missing = [flag for flag in ("stages", "micro") if getattr(flags, flag) is None]
+    if missing:
+        raise ValueError(f"--{missing[0]} is missing; give --stages and --micro, or an instance file")
 
 
 def _times(flags: ProblemFlags) -> dict[str, str]:

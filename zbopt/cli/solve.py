@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.text import Text
 
 from zbopt.cli import out
+from zbopt.cli.auto import best_of, placements_page, placements_record
 from zbopt.cli.flags import JsonFlag, OutputFlag, ProblemFlags, SearchFlags, takes
-from zbopt.cli.problem import Problem, problem_of
+from zbopt.cli.placements import AUTO
+from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.progress import ProgressLine
 from zbopt.instance import Instance
 from zbopt.portfolio import solve
@@ -30,19 +33,24 @@ def solve_command(problem: ProblemFlags, search: SearchFlags, output: OutputFlag
 
     Example: zbopt solve --stages 4 --micro 8 --mem-limit 6
 
+    Example: zbopt solve --stages 4 --micro 8 --mem-limit 4 --placement auto
+
     Ctrl-C ends the search and shows the best schedule so far.
     """
-    asked_for = problem_of(problem)
+    asked_for = {"": problem_of(problem)} if problem.placement != AUTO else placed_problems(problem)
     if output is not None:
         require_writable(output, problem.instance)
-    result = search_for(asked_for.instance, search)
+    results = search_each(asked_for, search)
+    best = best_of(results)
+    result, problem_of_it = results[best], asked_for[best]
     written = None if output is None else _write(result, output)
     if result.interrupted:
         out.say(f"zbopt: interrupted: {'no schedule yet' if result.schedule is None else 'best schedule so far'}")
     if json:
-        out.record(solve_record(result))
+        out.record(solve_record(result) if len(results) == 1 else placements_record(results))
     else:
-        out.page(solve_page(asked_for, result, output if written else None))
+        shown = solve_page(problem_of_it, result, output if written else None)
+        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results)])
     if result.infeasible is not None:
         out.say(f"zbopt: infeasible: {result.infeasible}" + (f"; {output} was not written" if output else ""))
         return INFEASIBLE
@@ -61,6 +69,17 @@ def _write(result: Result, output: Path) -> bool:
         out.say(f"zbopt: -o {output}: {(error.strerror or str(error)).lower()}; the schedule is only printed")
         return False
     return True
+
+
+def search_each(problems: Mapping[str, Problem], search: SearchFlags) -> dict[str, Result]:
+    """Solve each, with an equal share of the time limit; after Ctrl-C no further one."""
+    share = replace(search, time_limit=search.time_limit / len(problems))
+    results: dict[str, Result] = {}
+    for name, problem in problems.items():
+        results[name] = search_for(problem.instance, share)
+        if results[name].interrupted:
+            break
+    return results
 
 
 def search_for(instance: Instance, search: SearchFlags) -> Result:

@@ -1,0 +1,114 @@
+"""``--placement`` and ``--virtual``: what they set, what they refuse, and what ``auto`` compares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zbopt.cli import run
+from zbopt.cli.flags import ProblemFlags
+from zbopt.cli.problem import placed_problems, problem_of
+from zbopt.instance import Instance
+
+SIZE = ["--stages", "3", "--micro", "4"]
+
+
+def problem(*flags: str) -> Instance:
+    """The instance of 3 stages and 4 microbatches with these flags, as name and value in turn."""
+    names = [flag.removeprefix("--").replace("-", "_") for flag in flags[::2]]
+    given = {name: int(value) if name == "virtual" else value for name, value in zip(names, flags[1::2], strict=True)}
+    return problem_of(ProblemFlags(stages=3, micro=4, **given)).instance  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("flags", "stage_of"),
+    [
+        ((), (0, 1, 2)),
+        (("--virtual", "1"), (0, 1, 2)),
+        (("--virtual", "2"), (0, 1, 2, 0, 1, 2)),
+        (("--placement", "linear"), (0, 1, 2)),
+        (("--placement", "interleaved"), (0, 1, 2, 0, 1, 2)),
+        (("--placement", "interleaved", "--virtual", "3"), (0, 1, 2) * 3),
+        (("--placement", "v"), (0, 1, 2, 2, 1, 0)),
+        (("--placement", "0, 1,2,2,0"), (0, 1, 2, 2, 0)),
+    ],
+)
+def test_stages_of_virtual_stages(flags: tuple[str, ...], stage_of: tuple[int, ...]) -> None:
+    """Names as DESIGN section 1 has them; a list may give the stages unequal counts."""
+    assert problem(*flags).stage_of == stage_of
+
+
+def test_an_activation_is_its_share_of_a_stage() -> None:
+    """Stage 0 and 2 hold two virtual stages, 1/2 each; stage 1 holds one. Times are a comma list by virtual stage."""
+    instance = problem("--placement", "0,1,2,2,0", "--forward", "1,2,3,4,5")
+    assert [str(a) for a in instance.activation] == ["1/2", "1", "1/2", "1/2", "1/2"]
+    assert instance.forward_ticks == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--placement v --virtual 3", "--placement v --virtual 3: placement 'v' with 3 virtual stages"),
+        ("--placement w", "--placement 'w': give linear, interleaved, v, auto, or a list such as 0,1,2,2,1,0"),
+        ("--virtual 0", "--virtual 0: give at least 1"),
+        ("--placement 0,1,2,0 --virtual 2", "--virtual 2 beside a list of stages: the list says it"),
+        ("--placement 0,x,2", "--placement: 'x' is no stage; write a list of them as 0,1,2,2,1,0"),
+        ("--placement 0,1,1", "stage 2 holds no virtual stage"),
+        ("--placement 0,1,3", "stage_of[2] = 3 is no stage; stages are 0 to 2"),
+        ("--placement v --forward 1,2,3", "forward_ticks has 3 values for 6 virtual stages; give 1 or 6"),
+        ("--placement auto --virtual 1", "--virtual 1 with --placement auto: give the slices of interleaved, 2 or"),
+        ("--placement auto --forward 1,2", "--forward: 2 times with --placement auto; give 1, or 1 a stage (3)"),
+        ("--placement auto --backward none,1,1", "--backward: 'none' with --placement auto: later slices of the"),
+        ("--placement auto --comm 1,2", "--comm: 2 times; give one, it holds for every transfer"),
+    ],
+)
+def test_refused(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line with the flag, the value and the way out."""
+    assert run(["solve", *SIZE, *flags.split()]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_auto_cuts_whole_stages_into_slices() -> None:
+    """Part k of the model takes 3, 4, 5 for F: its halves are 3/2, ...; in half ticks 3, 4, 5, and transfers double."""
+    flags = ProblemFlags(stages=3, micro=4, forward="3,4,5", comm="1", mem_limit="2", placement="auto")
+    problems = placed_problems(flags)
+    linear, interleaved, v = (problems[name].instance for name in ("linear", "interleaved 2", "v"))
+    assert (linear.forward_ticks, linear.comm_ticks) == ((6, 8, 10), 2)
+    assert interleaved.forward_ticks == v.forward_ticks == (3, 3, 4, 4, 5, 5)
+    assert (interleaved.stage_of, v.stage_of) == ((0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0))
+    assert {instance.memory_cap for instance in (linear, interleaved, v)} == {(2, 2, 2)}
+    note = "its part of the model is cut into 2 slices, which take 1/2 each; 1 tick is 1/2 of the unit given"
+    assert note in problems["v"].notes[0]
+
+
+def test_auto_takes_finer_ticks_where_they_have_a_length() -> None:
+    """1.5 ms and 1 ms in ticks of 100 us; a half is whole in ticks of 50 us. A tick that is asked for stays."""
+    times = {"forward": "1.5ms", "backward": "1ms", "weight": "1ms"}
+    fine = placed_problems(ProblemFlags(stages=2, micro=2, placement="auto", **times))["v"].instance
+    assert (fine.tick, fine.forward_ticks[0], fine.backward_ticks, fine.rounding_ticks) == ("50us", 15, (10,) * 4, 0)
+    kept = placed_problems(ProblemFlags(stages=2, micro=2, placement="auto", tick="100us", **times))["v"].instance
+    assert (kept.tick, kept.forward_ticks[0], kept.rounding_ticks) == ("100us", 8, 0.5)
+
+
+def test_auto_says_which_is_best_and_by_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """p=4, m=8, unit times, cap 4, ticks of 1/2: linear 2 (24 + 3) = 54 by load; two slices 48 + 3 = 51 [c53]."""
+    call = ["--stages", "4", "--micro", "8", "--mem-limit", "4", "--placement", "auto", "--time-limit", "30"]
+    path = tmp_path / "best.json"
+    assert run(["solve", *call, "-o", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {name: known["value"] for name, known in found["placements"].items()} == {
+        "linear": 54,
+        "interleaved 2": 51,
+        "v": 51,
+    }
+    assert (found["best"], found["saved_ratio"]["linear"]) == ("interleaved 2", pytest.approx(3 / 54))
+    assert json.loads(path.read_text())["instance"]["stage_of"] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert run(["compare", *call]) == 0
+    shown = capsys.readouterr().out
+    assert "best: interleaved 2, 51 ticks: 5.56 % less than linear, 0.00 % less than v" in shown
+    assert "linear: zb-h1" in shown
+    assert "v: optimum" in shown

@@ -1,0 +1,58 @@
+"""Several placements of one model side by side: which is best, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from zbopt.metrics import figures
+from zbopt.report.record import Record, solve_record
+from zbopt.report.words import amount_text, percent, table, ticks_text
+from zbopt.result import Result
+
+
+def best_of(results: Mapping[str, Result]) -> str:
+    """The placement of least value; the first of equals. Of those without a schedule, the first."""
+    return min(results, key=lambda name: (results[name].value is None, results[name].value or 0))
+
+
+def placements_page(results: Mapping[str, Result]) -> Iterator[str]:
+    """A row for each placement, the best one named below."""
+    first = next(iter(results.values()))
+    yield f"placements: {len(results)} under one cap, each with an equal share of the time limit"
+    head = ("placement", "status", first.instance.objective.value.replace("_", " "), "lower bound", "gap", "peak")
+    yield from table([head, *(_cells(name, result) for name, result in results.items())])
+    yield f"best: {_best_text(results)}"
+
+
+def _cells(name: str, result: Result) -> tuple[str, ...]:
+    if result.schedule is None:
+        return (name, result.status.value, "none", "none", "none", "none")
+    peak = amount_text(max(figures(result.schedule).peak_memory))
+    return (name, result.status.value, str(result.value), str(result.bound.value), percent(result.gap), peak)
+
+
+def _best_text(results: Mapping[str, Result]) -> str:
+    best = best_of(results)
+    value = results[best].value
+    if value is None:
+        return "none has a schedule"
+    text = f"{best}, {ticks_text(value, results[best].instance.tick)}"
+    others = [(name, other.value) for name, other in results.items() if name != best and other.value is not None]
+    saved = [f"{percent((other - value) / other)} less than {name}" for name, other in others]
+    return f"{text}: {', '.join(saved)}" if saved else f"{text}; no other has a schedule"
+
+
+def placements_record(results: Mapping[str, Result]) -> Record:
+    """What ``zbopt solve --placement auto --json`` prints: ``saved_ratio`` is of each other placement's value."""
+    best = best_of(results)
+    value = results[best].value
+    saved = {
+        name: None if value is None or other.value is None else (other.value - value) / other.value
+        for name, other in results.items()
+        if name != best
+    }
+    return {
+        "best": None if value is None else best,
+        "saved_ratio": saved,
+        "placements": {name: solve_record(result) for name, result in results.items()},
+    }
