@@ -25,7 +25,7 @@ INTERLEAVED = {"placement": "interleaved", "virtual": 2}
 def test_ragged_sizes_need_no_rule(fields: dict[str, Any], most: int) -> None:
     """Proved optima, at most as long as published.
 
-    3 stages, 4 microbatches, cap of 6 halves: 21 in the project's issue. c21 (NVIDIA/Megatron-LM refuses m = 10 at p = 4):
+    3 stages, 4 microbatches, cap of 6 halves: 21 in the project's issue. c21 (Megatron-LM refuses m = 10 at p = 4):
     46, which is (mv + p - 1)(F + BW) = 23 * 2. m = 2 < p: with n = 8 slices in turn, none twice at once,
     (m + n - 1)(F + BW) = 18. V, m = 1: n forwards, n B and a W, 17.
     """
