@@ -1,7 +1,7 @@
 """``--placement`` and ``--virtual``: a placement by its name or list, and the candidates of ``auto``.
 
 With ``auto`` the flags tell of whole stages: the part of the model that a stage of a linear pipeline runs. Each
-candidate cuts every part into equal slices, so that all of them run the same model on the same devices under the same cap.
+candidate cuts every part into equal slices, so that all run the same model on the same devices under the same cap.
 """
 
 from __future__ import annotations
