@@ -93,7 +93,7 @@ def random_schedule(random: Random, instance: Instance) -> Schedule:
 
 def _chosen(random: Random, graph: TaskGraph) -> set[int]:
     """The tasks that run, each backward that may be either split or fused at random."""
-    taken = [random.randint(0, 1) for _ in range(graph.choices)]
+    taken = [random.randrange(size) for size in graph.choices]
     return {i for i, task in enumerate(graph.tasks) if task.choice is None or taken[task.choice] == task.option}
 
 

@@ -6,15 +6,22 @@ expansion here. The validator does not read it: it derives every rule again. Tag
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from math import lcm
 
 from zbopt.instance import Barrier, Instance, Kind
+from zbopt.memory import Way, memory_scale, parts, static_memory, ways
 
 SPLIT, FUSED = 0, 1
 """Options of a backward's choice [M1]: B and W as two ops, or BW as one."""
+
+Option = tuple[int, int]
+"""A choice, and one of its options."""
+
+_DROPPED_BY = {Kind.R: Way.RECOMPUTE}
+"""The way that an op is there for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +56,26 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """``amount`` memory units on ``stage`` from the start of task ``first`` to the end of ``last``, where both run."""
+    """``amount`` memory units on ``stage`` from the start of task ``first`` to the end of ``last``.
+
+    It is there where both tasks run and, with ``when``, that choice takes that option.
+    """
 
     stage: int
     amount: int
     first: int
     last: int
+    when: Option | None = None
 
 
 @dataclass(frozen=True)
 class TaskGraph:
     """Everything a solver needs. Tasks are named by their index in ``tasks``.
 
-    ``resources[stage]`` are the tasks that exclude each other on a stage. ``caps`` are in memory units, of which
-    ``memory_scale`` make one unit of the instance; ``None`` means no limit. ``choices`` counts the free choices.
+    ``resources[stage]`` are the tasks that exclude each other on a stage. ``caps`` are what static memory leaves, in
+    memory units, of which ``memory_scale`` make one unit of the instance; ``None`` means no limit. ``choices`` says
+    for each free choice how many options it has; exactly one of them is taken. ``way_of`` names the choices of
+    activations' ways, by virtual stage and microbatch.
     """
 
     instance: Instance
@@ -73,29 +86,30 @@ class TaskGraph:
     residences: tuple[Residence, ...]
     caps: tuple[int, ...] | None
     memory_scale: int
-    choices: int
+    choices: tuple[int, ...]
     index: dict[tuple[Kind, int | None, int | None], int] = field(repr=False)
+    way_of: dict[tuple[int, int], int] = field(repr=False)
 
     @cached_property
-    def options(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """For each choice, the tasks that run under each of its two options."""
-        rows: list[tuple[list[int], list[int]]] = [([], []) for _ in range(self.choices)]
+    def options(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """For each choice, the tasks that run under each of its options."""
+        rows: list[list[list[int]]] = [[[] for _ in range(size)] for size in self.choices]
         for i, task in enumerate(self.tasks):
             if task.choice is not None:
                 rows[task.choice][task.option].append(i)
-        return tuple((tuple(split), tuple(fused)) for split, fused in rows)
+        return tuple(tuple(map(tuple, row)) for row in rows)
+
+    def taken(self, runs: Container[int]) -> tuple[int, ...]:
+        """For each choice, its option under which exactly the tasks of ``runs`` run."""
+        return tuple(
+            next(k for k, own in enumerate(row) if all((i in runs) == (i in own) for option in row for i in option))
+            for row in self.options
+        )
 
 
 def expand(instance: Instance) -> TaskGraph:
     """The task graph of ``instance``."""
     return _Expansion(instance).graph()
-
-
-def memory_scale(instance: Instance) -> int:
-    """Least number of memory units a unit of the instance that makes every amount an integer."""
-    amounts = [*instance.activation, *(instance.memory_cap or ())]
-    held = [a * share for a, share in zip(instance.activation, instance.weight_share, strict=True)]
-    return lcm(*(Fraction(amount).denominator for amount in (*amounts, *held)))
 
 
 class _Expansion:
@@ -108,8 +122,10 @@ class _Expansion:
         self.precedences: list[Precedence] = []
         self.joins: list[Join] = []
         self.residences: list[Residence] = []
-        self.choices = 0
+        self.choices: list[int] = []
+        self.way_of: dict[tuple[int, int], int] = {}
         self.scale = memory_scale(instance)
+        self.pieces: dict[tuple[int, Way], dict[tuple[Kind, Kind], int]] = {}
 
     def graph(self) -> TaskGraph:
         for virtual_stage in range(self.instance.virtual_stages):
@@ -131,10 +147,11 @@ class _Expansion:
             precedences=tuple(self.precedences),
             joins=tuple(self.joins),
             residences=tuple(self.residences),
-            caps=None if cap is None else tuple(int(c * self.scale) for c in cap),
+            caps=None if cap is None else tuple(self._left(stage, c) for stage, c in enumerate(cap)),
             memory_scale=self.scale,
-            choices=self.choices,
+            choices=tuple(self.choices),
             index=self.index,
+            way_of=self.way_of,
         )
 
     def _add(self, task: Task) -> int:
@@ -151,7 +168,7 @@ class _Expansion:
         choice = None
         fused = (instance.fused_backward_ticks or [None] * instance.virtual_stages)[virtual_stage]
         if instance.may_split and fused is not None:
-            choice, self.choices = self.choices, self.choices + 1
+            choice = self._choice(2)
 
         def add(kind: Kind, ticks: int, choice: int | None = None, option: int = SPLIT) -> None:
             self._add(Task(kind, stage, virtual_stage, microbatch, ticks, choice, option))
@@ -164,6 +181,27 @@ class _Expansion:
             add(Kind.W, instance.weight_ticks[virtual_stage], choice)
         if fused is not None:
             add(Kind.BW, fused, choice, FUSED)
+        self._drops(virtual_stage, microbatch)
+
+    def _drops(self, virtual_stage: int, microbatch: int) -> None:
+        """[M3] The ops that an activation's way asks for: always, or where the schedule chooses it."""
+        instance = self.instance
+        allowed = ways(instance, virtual_stage)
+        choice = None
+        if len(allowed) > 1:
+            choice = self.way_of[virtual_stage, microbatch] = self._choice(len(allowed))
+        for kind, times in ((Kind.R, instance.recompute_ticks),):
+            if times is not None and _DROPPED_BY[kind] in allowed:
+                option = allowed.index(_DROPPED_BY[kind])
+                stage = instance.stage_of[virtual_stage]
+                self._add(Task(kind, stage, virtual_stage, microbatch, times[virtual_stage], choice, option))
+
+    def _choice(self, options: int) -> int:
+        self.choices.append(options)
+        return len(self.choices) - 1
+
+    def _left(self, stage: int, cap: Fraction) -> int:
+        return int((cap - static_memory(self.instance, stage)) * self.scale)
 
     def _at(self, virtual_stage: int, microbatch: int, *kinds: Kind) -> list[int]:
         found = (self.index.get((kind, virtual_stage, microbatch)) for kind in kinds)
@@ -187,25 +225,48 @@ class _Expansion:
             self._edges(givers, takers, virtual_stage + 1, virtual_stage)
         if inputs:
             self._edges(inputs, weight, virtual_stage, virtual_stage)
+        again = self._at(virtual_stage, microbatch, Kind.R)
+        self._edges(forward, again, virtual_stage, virtual_stage)
+        self._edges(again, takers, virtual_stage, virtual_stage)
 
     def _edges(self, before: list[int], after: list[int], from_virtual: int, to_virtual: int) -> None:
         lag = self.instance.lag_ticks(from_virtual, to_virtual)
         self.precedences.extend(Precedence(b, a, lag) for b in before for a in after)
 
     def _memory(self, virtual_stage: int, microbatch: int) -> None:
-        """[C4] The activation lives from the start of F; a share goes at the end of B, the rest at the end of W."""
-        instance = self.instance
-        if instance.memory_cap is None:
+        """[C4] What a microbatch holds: what all ways of its activation have in common, and what each has besides."""
+        if self.instance.memory_cap is None:
             return
-        stage = instance.stage_of[virtual_stage]
-        whole = int(instance.activation[virtual_stage] * self.scale)
-        held = int(instance.activation[virtual_stage] * instance.weight_share[virtual_stage] * self.scale)
-        (forward,) = self._at(virtual_stage, microbatch, Kind.F)
-        inputs = self._at(virtual_stage, microbatch, Kind.B)
-        parts = [(held if inputs else whole, i) for i in self._at(virtual_stage, microbatch, Kind.W)]
-        parts += [(whole - held, i) for i in inputs]
-        parts += [(whole, i) for i in self._at(virtual_stage, microbatch, Kind.BW)]
-        self.residences.extend(Residence(stage, amount, forward, i) for amount, i in parts if amount)
+        allowed = ways(self.instance, virtual_stage)
+        held: dict[tuple[int, int], list[int]] = {}
+        for option, way in enumerate(allowed):
+            for kinds, amount in self._pieces(virtual_stage, way).items():
+                first, last = (self.index[kind, virtual_stage, microbatch] for kind in kinds)
+                held.setdefault((first, last), [0] * len(allowed))[option] = amount
+        stage, choice = self.instance.stage_of[virtual_stage], self.way_of.get((virtual_stage, microbatch))
+        for (first, last), amounts in held.items():
+            common = min(amounts)
+            if common:
+                self.residences.append(Residence(stage, common, first, last))
+            for option, amount in enumerate(amounts):
+                if amount > common and choice is not None:
+                    self.residences.append(Residence(stage, amount - common, first, last, (choice, option)))
+
+    def _pieces(self, virtual_stage: int, way: Way) -> dict[tuple[Kind, Kind], int]:
+        """Memory units from the start of one op to the end of another, over all backwards that may run."""
+        key = (virtual_stage, way)
+        if key not in self.pieces:
+            instance = self.instance
+            found: dict[tuple[Kind, Kind], int] = {}
+            fused = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[virtual_stage]
+            for backward in (*([False] if instance.may_split else []), *([True] if fused else [])):
+                sums: dict[tuple[Kind, Kind], Fraction] = {}
+                for part in parts(instance, virtual_stage, way, fused=backward):
+                    pair = (part.first, part.last)
+                    sums[pair] = sums.get(pair, Fraction(0)) + part.amount
+                found |= {pair: int(amount * self.scale) for pair, amount in sums.items()}
+            self.pieces[key] = found
+        return self.pieces[key]
 
     def _optimizer(self) -> None:
         """[C5] O after every W of every stage (global), or of its own stage only (post-validation)."""

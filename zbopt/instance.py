@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from zbopt.documents import first_fault, read_document
-from zbopt.kinds import Barrier, Kind, Objective
+from zbopt.kinds import Barrier, Drop, Kind, Objective
+from zbopt.memory_fields import PER_STAGE, PER_VIRTUAL_STAGE, check_memory, fill_memory
 from zbopt.placement import placement_of
 from zbopt.quantities import (
     MAX_AMOUNT,
@@ -24,6 +25,7 @@ from zbopt.quantities import (
     MAX_STAGES,
     MAX_TICKS,
     Amount,
+    Amounts,
     Rational,
     Ticks,
     number,
@@ -37,6 +39,7 @@ __all__ = [
     "MAX_TICKS",
     "Amount",
     "Barrier",
+    "Drop",
     "Instance",
     "Kind",
     "Objective",
@@ -55,10 +58,9 @@ _PER_VIRTUAL_STAGE = (
     "backward_ticks",
     "weight_ticks",
     "fused_backward_ticks",
-    "activation",
-    "weight_share",
+    *PER_VIRTUAL_STAGE,
 )
-_PER_STAGE = ("memory_cap", "optimizer_ticks")
+_PER_STAGE = ("optimizer_ticks", *PER_STAGE)
 
 
 class Instance(BaseModel):
@@ -102,6 +104,39 @@ class Instance(BaseModel):
         description="Share of the activation that is held until the end of W, by virtual stage; the rest goes at "
         "the end of B."
     )
+    gradient_state: Amounts | None = Field(
+        None, description="Memory that B adds and that is held until the end of W, by virtual stage; null: none."
+    )
+    boundary: Amounts | None = Field(
+        None,
+        description="Memory of F's output, and of its gradient, by virtual stage; null: none. The stage of F holds the "
+        "output, the stage of the next F its copy as input, both from their F until the gradient is taken.",
+    )
+    receive_buffers: Annotated[int, Field(ge=0, strict=True)] | Literal["all"] | None = Field(
+        None,
+        description="Microbatches for which a stage keeps receive buffers through the whole step, a boundary each for "
+        "what it receives; null: none.",
+    )
+    parameters: Amounts | None = Field(None, description="Memory of the parameters, by stage; null: not counted.")
+    gradients: Amounts | None = Field(None, description="Memory of their gradients, by stage; null: not counted.")
+    optimizer_state: Amounts | None = Field(
+        None, description="Memory of the optimizer's state, by stage; null: not counted."
+    )
+    workspace: Amounts | None = Field(None, description="Memory that ops need while they run, by stage; null: none.")
+    reserve: Amounts | None = Field(None, description="Memory lost to the allocator, by stage; null: none.")
+    memory_unit: Literal["activation", "B", "KiB", "MiB", "GiB"] = Field(
+        "activation", description="What amounts of memory count: a word for pages and files, no meaning to the solver."
+    )
+    recompute: tuple[Drop, ...] | None = Field(
+        None,
+        description="Whether F drops its activation at its end and R makes it again, by virtual stage; null: never.",
+    )
+    recompute_ticks: tuple[Ticks, ...] | None = Field(
+        None, description="Time of R, by virtual stage; default that of F."
+    )
+    checkpoint: Amounts | None = Field(
+        None, description="What stays of an activation from the end of F to the start of R, by virtual stage; null: 0."
+    )
     objective: Objective = Objective.MAKESPAN
     barrier: Barrier = Barrier.NONE
     optimizer_ticks: tuple[Annotated[int, Field(ge=0, le=MAX_TICKS, strict=True)], ...] | None = Field(
@@ -123,6 +158,7 @@ class Instance(BaseModel):
         held = Counter(stage_of)
         data.setdefault("activation", tuple(Fraction(1, held[stage]) for stage in stage_of))
         data.setdefault("weight_share", 1)
+        fill_memory(data)
         if data.get("barrier", "none") != "none" and data.get("optimizer_ticks") is None:
             data["optimizer_ticks"] = 0
         for field, length in (*((f, len(stage_of)) for f in _PER_VIRTUAL_STAGE), *((f, stages) for f in _PER_STAGE)):
@@ -146,6 +182,7 @@ class Instance(BaseModel):
                 f"of at most {MAX_FORWARDS}; lower microbatches to {MAX_FORWARDS // self.virtual_stages}"
             )
         self._check_backward()
+        check_memory(self)
         if self.barrier is Barrier.NONE and self.optimizer_ticks is not None:
             raise ValueError(
                 "optimizer_ticks is given but barrier is none; set barrier to global or post_validation, "

@@ -12,6 +12,7 @@ class Kind(StrEnum):
     B = "B"
     W = "W"
     BW = "BW"
+    R = "R"
     O = "O"  # noqa: E741 - the papers' letter
 
 
@@ -28,3 +29,11 @@ class Barrier(StrEnum):
     NONE = "none"
     GLOBAL = "global"
     POST_VALIDATION = "post_validation"
+
+
+class Drop(StrEnum):
+    """Whether an activation is dropped between its F and its backward: never, always, or as the schedule chooses."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    CHOOSE = "choose"

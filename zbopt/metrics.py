@@ -1,4 +1,4 @@
-"""Figures of a schedule: makespan, spans, bubble ratios by denominator, and the memory ledger.
+"""Figures of a schedule: makespan, spans, bubble ratios by denominator, and memory over time.
 
 They describe what the events say, whether the schedule is valid or not. Events on stages that do not exist count for
 nothing. Times are in ticks, memory in the instance's unit.
@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import lcm
 
-from zbopt.instance import Instance, Kind, Objective
+from zbopt.instance import Instance, Objective
+from zbopt.ledger import Ledger
 from zbopt.schedule import Event, Schedule
 
 
@@ -52,18 +52,19 @@ class Figures:
 def figures(schedule: Schedule) -> Figures:
     """The figures of ``schedule``."""
     rows = schedule.by_stage()
-    ledger = _Ledger(schedule.instance)
     starts = [[e.start for e in row] for row in rows]
     ends = [[e.end for e in row] for row in rows]
     return Figures(
         makespan=_span([t for row in starts for t in row], [t for row in ends for t in row]),
         stage_spans=tuple(map(_span, starts, ends)),
         busy_ticks=tuple(sum(row_ends) - sum(row_starts) for row_starts, row_ends in zip(starts, ends, strict=True)),
-        peak_memory=tuple(
-            Fraction(max(accumulate(change for _, change, _ in ledger.changes(row)), default=0), ledger.scale)
-            for row in rows
-        ),
+        peak_memory=tuple(_peak(Ledger(schedule.instance, row, stage)) for stage, row in enumerate(rows)),
     )
+
+
+def _peak(ledger: Ledger) -> Fraction:
+    live = accumulate((change for _, change, _ in ledger.changes()), initial=ledger.static)
+    return Fraction(max(live), ledger.scale)
 
 
 def _span(starts: Sequence[int], ends: Sequence[int]) -> int:
@@ -74,53 +75,25 @@ def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[
     """Live memory of one stage after each change: (time, amount). Releases at a time come before allocations.
 
     Args:
-        instance: The instance, for the activations' sizes.
+        instance: The instance, for the sizes of what is held.
         events: The events of one stage.
     """
-    ledger = _Ledger(instance)
-    live = 0
-    for time, change, _ in ledger.changes(events):
+    ledger = Ledger(instance, events)
+    live = ledger.static
+    for time, change, _ in ledger.changes():
         live += change
         yield time, Fraction(live, ledger.scale)
 
 
 def memory_changes(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[int, Fraction, Event]]:
-    """The ledger of one stage: (time, what is taken, or given back below zero, and the op that does), in that order.
+    """The changes on one stage: (time, what is taken, or given back below zero, and the op that does), in that order.
+
+    Static memory is in none of them.
 
     Args:
-        instance: The instance, for the activations' sizes.
+        instance: The instance, for the sizes of what is held.
         events: The events of one stage.
     """
-    ledger = _Ledger(instance)
-    for time, change, i in ledger.changes(events):
+    ledger = Ledger(instance, events)
+    for time, change, i in ledger.changes():
         yield time, Fraction(change, ledger.scale), events[i]
-
-
-class _Ledger:
-    """What each event takes and gives back, in integer units of which ``scale`` make one of the instance."""
-
-    def __init__(self, instance: Instance) -> None:
-        held = [a * share for a, share in zip(instance.activation, instance.weight_share, strict=True)]
-        self.scale = lcm(*(amount.denominator for amount in (*instance.activation, *held)))
-        self.whole = [int(amount * self.scale) for amount in instance.activation]
-        self.held = [int(amount * self.scale) for amount in held]
-
-    def changes(self, events: Sequence[Event]) -> list[tuple[int, int, int]]:
-        """(time, units, place of the event) in order of time, what goes before what comes."""
-        found: list[tuple[int, int, int]] = []
-        split = {(e.virtual_stage, e.microbatch) for e in events if e.kind is Kind.B}
-        for i, e in enumerate(events):
-            v = e.virtual_stage
-            if v is None or not 0 <= v < len(self.whole):
-                continue
-            whole, held = self.whole[v], self.held[v]
-            if e.kind is Kind.F:
-                found.append((e.start, whole, i))
-            elif e.kind is Kind.BW:
-                found.append((e.end, -whole, i))
-            elif e.kind is Kind.B:
-                found.append((e.end, held - whole, i))
-            elif e.kind is Kind.W:
-                found.append((e.end, -held if (v, e.microbatch) in split else -whole, i))
-        found.sort()
-        return found

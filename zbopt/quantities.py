@@ -13,7 +13,8 @@ MAX_TICKS = 10**9
 MAX_STAGES = 4096
 MAX_MICROBATCHES = MAX_FORWARDS = 1_000_000
 """Most forwards (virtual stages times microbatches): more tasks do not fit into memory."""
-MAX_AMOUNT = 10**9
+MAX_AMOUNT = 10**13
+"""Largest amount of memory: ten terabytes in bytes."""
 _AMOUNT = re.compile(r"\s*[+-]?\d{1,20}([./]\d{1,20})?\s*")
 
 
@@ -47,3 +48,4 @@ Rational = Annotated[
 
 Ticks = Annotated[int, Field(ge=1, le=MAX_TICKS, strict=True)]
 Amount = Annotated[Rational, Field(ge=0, le=MAX_AMOUNT)]
+Amounts = tuple[Amount, ...]

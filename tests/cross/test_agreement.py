@@ -80,9 +80,8 @@ def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
     formulation = Formulation(whole(graph), horizon, minimise=True, rules=FREE)
     for i, start in starts.items():
         formulation.model.add(formulation.start[i] == start - first)
-    for choice, options in enumerate(graph.options):
-        taken = next(option for option, tasks in enumerate(options) if all(i in starts for i in tasks))
-        formulation.model.add(formulation.fused[choice] == taken)
+    for choice, taken in enumerate(graph.taken(starts)):
+        formulation.model.add_bool_and(formulation.option[choice][taken])
     search = solver()
     return round(search.objective_value) if search.solve(formulation.model) == cp_model.OPTIMAL else None
 

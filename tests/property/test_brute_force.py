@@ -72,7 +72,7 @@ def _all_schedules(instance: Instance) -> list[Schedule]:
     graph = expand(instance)
     time = earliest_starts if instance.objective is Objective.MAKESPAN else least_span_starts
     found = []
-    for taken in product((0, 1), repeat=graph.choices):
+    for taken in product(*map(range, graph.choices)):
         rows = [_orders(graph, row, taken) for row in graph.resources]
         for orders in product(*rows):
             try:

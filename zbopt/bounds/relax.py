@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from zbopt.graph import Join, Precedence, Residence, TaskGraph
+from zbopt.graph import Join, Precedence, TaskGraph
 from zbopt.instance import Kind
 
 
@@ -56,11 +56,12 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
         resources=tuple(resources),
         precedences=precedences,
         joins=tuple(j for j in joins if j.before and j.after),
-        residences=tuple(Residence(r.stage, r.amount, r.first, r.last) for r in residences),
+        residences=tuple(residences),
         caps=graph.caps,
         memory_scale=graph.memory_scale,
         choices=graph.choices,
         index={key: new[i] for key, i in graph.index.items() if i in new},
+        way_of={key: c for key, c in graph.way_of.items() if graph.instance.stage_of[key[0]] in stages},
     )
     return Relaxed(smaller, tuple(delays.heads[i] for i in kept), tuple(delays.tails[i] for i in kept))
 
@@ -107,7 +108,7 @@ class _Delays:
         for (choice, _), time in options.items():
             by_choice[choice].append(time)
         # A choice with an option that brings no arrival here asks for nothing.
-        fixed += [min(times) for times in by_choice.values() if len(times) == 2]
+        fixed += [min(times) for choice, times in by_choice.items() if len(times) == self.graph.choices[choice]]
         return max(fixed, default=0)
 
     def _heads(self) -> list[int]:
@@ -140,8 +141,8 @@ class _Delays:
                 self._walk(after, lag + more + self._least_duration(after), kept, found)
 
     def _passes_on(self, task: int) -> bool:
-        """Of a removed choice only one option is walked: the gradient passes it in the least time of both."""
-        return self.graph.tasks[task].kind is not Kind.BW or self.graph.tasks[task].choice is None
+        """Ops that always run, and of a backward's options only B: the gradient passes in the least time of both."""
+        return self.graph.tasks[task].choice is None or self.graph.tasks[task].kind is Kind.B
 
     def _least_duration(self, task: int) -> int:
         this = self.graph.tasks[task]

@@ -3,78 +3,40 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
+from math import gcd, prod
 
 from ortools.sat.python import cp_model
+from ortools.sat.python.cp_model_helper import Literal
 
 from zbopt.bounds.relax import Relaxed
 from zbopt.bounds.stage import Slices
-from zbopt.graph import FUSED, SPLIT, Residence, TaskGraph
+from zbopt.cpsat.stairs import Stairs
+from zbopt.graph import Residence
 from zbopt.instance import Kind, Objective
-
-Literal = cp_model.LiteralT
+from zbopt.memory import chooses, ways
 
 _GRADIENT = "gradient"
 """Class of B and BW together: exactly one of them runs for each microbatch."""
+_CHAINED = (Kind.W, Kind.R)
+"""Kinds of which a microbatch may run none."""
+_MOST_WAYS = 2**40
+"""Combinations of ways over all virtual stages that [D9] can number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules that remove solutions but keep an optimal one; each can be switched off, to check the model against it."""
+    """Rules that remove solutions; each can be switched off, to check the model against it.
 
-    microbatch_order: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Stairs:
-    """[D5] The cap of a stage of one virtual stage, as releases that each forward has to wait for.
-
-    With ops in microbatch order, x activations whole and y in all are live at the start of a forward, x <= y. There is
-    room for the new one exactly if ``x * by_input + y * by_weight`` is at most ``room``: a staircase in (x, y).
-    ``inputs`` (B) is empty where nothing is released before ``weights`` (W, or BW).
+    Attributes:
+        microbatch_order: [D1], or [D9] where the schedule chooses ways of activations. Keeps an optimal solution.
+        one_order: [D1] even there, where it may lose all optima: so that a refutation proves nothing.
     """
 
-    forwards: tuple[int, ...]
-    inputs: tuple[int, ...]
-    weights: tuple[int, ...]
-    by_input: int
-    by_weight: int
-    room: int
-
-    @classmethod
-    def of(cls, graph: TaskGraph, residences: Sequence[Residence], cap: int) -> Self | None:
-        """The stairs of one stage; ``None`` where several virtual stages or a choice share its memory."""
-        groups: dict[Kind, list[Residence]] = defaultdict(list)
-        for residence in sorted(residences, key=lambda r: graph.tasks[r.first].microbatch or 0):
-            groups[graph.tasks[residence.last].kind].append(residence)
-        shared = len({graph.tasks[r.first].virtual_stage for r in residences}) > 1
-        if shared or any(graph.tasks[r.last].choice is not None for r in residences):
-            return None
-        *earlier, last = (groups[kind] for kind in (Kind.B, Kind.W, Kind.BW) if kind in groups)
-        by_input = earlier[0][0].amount if earlier else 0
-        return cls(
-            tuple(r.first for r in last),
-            tuple(r.last for rows in earlier for r in rows),
-            tuple(r.last for r in last),
-            by_input,
-            last[0].amount,
-            cap - by_input - last[0].amount,
-        )
-
-    def releases(self, n: int) -> Iterator[tuple[int, ...]]:
-        """For the n-th forward: tuples of ops of which at least one has to end before it starts."""
-        for whole in range(n + 1 if self.inputs else 1):
-            most = (self.room - whole * self.by_input) // self.by_weight
-            inputs = self.inputs[n - whole : n - whole + 1] if whole else ()
-            if most < whole:
-                # Not even these alone fit: fewer must be whole.
-                yield inputs
-                return
-            if most < n:
-                yield (*inputs, self.weights[n - most - 1])
+    microbatch_order: bool = True
+    one_order: bool = False
 
 
 class Formulation:
@@ -99,7 +61,9 @@ class Formulation:
         self.start: list[cp_model.IntVar] = []
         self.present: list[Literal | None] = []
         self.interval: list[cp_model.IntervalVar] = []
-        self.fused: list[cp_model.IntVar] = []
+        self.option: list[list[Literal]] = []
+        self.in_order = self.rules.one_order or not chooses(self.graph.instance)
+        self.both: dict[tuple[int, ...], cp_model.IntVar] = {}
         self.value: cp_model.IntVar | None = None
         self._tasks()
         self._inputs_arrive_before_start()
@@ -107,26 +71,37 @@ class Formulation:
         self._memory_stays_within_cap()
         self._optimizer_waits_for_gradients()
         if self.rules.microbatch_order:
-            self._microbatches_in_order()
+            if self.in_order:
+                self._microbatches_in_order(None)
+            else:
+                self._alike_in_order()
         self._objective(minimise)
 
     def _tasks(self) -> None:
         """[C1, M1] Each task is an interval within its head and tail; the options of a choice exclude each other."""
-        self.fused = [self.model.new_bool_var(f"fused{c}") for c in range(self.graph.choices)]
+        self.option = [self._options(c, size) for c, size in enumerate(self.graph.choices)]
         for i, task in enumerate(self.graph.tasks):
             latest = min(self.latest_ends[task.stage], self.latest_end - self.problem.tails[i]) - task.duration_ticks
             earliest = self.problem.heads[i]
             start = self.model.new_int_var(earliest, max(earliest, latest), f"s{i}")
             present: Literal | None = None
             if task.choice is not None:
-                fused = self.fused[task.choice]
-                present = fused if task.option == FUSED else fused.negated()
+                present = self.option[task.choice][task.option]
             if earliest > latest:
                 # It cannot run in time: then the other option must, or there is no schedule.
                 self.model.add_bool_or([] if present is None else [~present])
             self.start.append(start)
             self.present.append(present)
             self.interval.append(self._interval(i, start, task.duration_ticks, present))
+
+    def _options(self, choice: int, size: int) -> list[Literal]:
+        """[M1, M3] A literal for each option of a choice, exactly one of them true."""
+        first = self.model.new_bool_var(f"option{choice}_0")
+        if size == 2:
+            return [first, first.negated()]
+        others = [self.model.new_bool_var(f"option{choice}_{k}") for k in range(1, size)]
+        self.model.add_exactly_one(first, *others)
+        return [first, *others]
 
     def _interval(self, i: int, start: cp_model.IntVar, ticks: int, present: Literal | None) -> cp_model.IntervalVar:
         if present is None:
@@ -164,7 +139,8 @@ class Formulation:
             cap = self.graph.caps[stage]
             if sum(r.amount for r in residences) <= cap:
                 continue
-            stairs = Stairs.of(self.graph, residences, cap) if self.rules.microbatch_order else None
+            ordered = self.rules.microbatch_order and self.in_order
+            stairs = Stairs.of(self.graph, residences, cap) if ordered else None
             if stairs is None:
                 self._cumulative(residences, cap)
             else:
@@ -191,19 +167,33 @@ class Formulation:
         return literal
 
     def _cumulative(self, residences: list[Residence], cap: int) -> None:
+        unit = gcd(*(r.amount for r in residences))
         intervals = []
         for n, r in enumerate(residences):
-            first, last = self.start[r.first], self._end(r.last)
-            size = self.model.new_int_var(0, self.latest_end, f"life{r.stage}_{n}")
-            literals = self._presence(r.first, r.last)
-            if not literals:
-                intervals.append(self.model.new_interval_var(first, size, last, f"live{r.stage}_{n}"))
+            name, first, last = f"live{r.stage}_{n}", self.start[r.first], self._end(r.last)
+            size = self.model.new_int_var(0, self.latest_end, f"size{r.stage}_{n}")
+            present = self._there(r)
+            if present is None:
+                intervals.append(self.model.new_interval_var(first, size, last, name))
             else:
-                # A residence hangs on one choice at most: F always runs.
-                intervals.append(
-                    self.model.new_optional_interval_var(first, size, last, literals[0], f"live{r.stage}_{n}")
-                )
-        self.model.add_cumulative(intervals, [r.amount for r in residences], cap)
+                intervals.append(self.model.new_optional_interval_var(first, size, last, present, name))
+        self.model.add_cumulative(intervals, [r.amount // unit for r in residences], cap // unit)
+
+    def _there(self, residence: Residence) -> Literal | None:
+        """A literal for a residence that is there; ``None``: always."""
+        literals = self._presence(residence.first, residence.last)
+        if residence.when is not None:
+            choice, option = residence.when
+            literals.append(self.option[choice][option])
+        by_index = {literal.index: literal for literal in literals}
+        if len(by_index) <= 1:
+            return next(iter(by_index.values()), None)
+        key = tuple(sorted(by_index))
+        if key not in self.both:
+            self.both[key] = self.model.new_bool_var(f"both{key}")
+            self.model.add_bool_and(by_index.values()).only_enforce_if(self.both[key])
+            self.model.add_bool_or([self.both[key], *(~literal for literal in by_index.values())])
+        return self.both[key]
 
     def _optimizer_waits_for_gradients(self) -> None:
         """[C5] O starts after the gradients that its barrier names."""
@@ -216,8 +206,29 @@ class Formulation:
             for i in join.after:
                 self.model.add(self.start[i] >= time)
 
-    def _microbatches_in_order(self) -> None:
-        """[D1] Each virtual stage runs F, the gradients (B or BW) and W in microbatch order."""
+    def _alike_in_order(self) -> None:
+        """[D9] Microbatches are numbered by the ways of their activations; those of equal ways run in order."""
+        instance = self.graph.instance
+        sizes = [len(ways(instance, v)) for v in range(instance.virtual_stages)]
+        if prod(sizes) > _MOST_WAYS:
+            return
+        weights = [prod(sizes[:v]) for v in range(len(sizes))]
+        terms: list[list[cp_model.LinearExprT]] = [[] for _ in range(instance.microbatches)]
+        for (v, j), choice in self.graph.way_of.items():
+            terms[j] += [literal * (weights[v] * k) for k, literal in enumerate(self.option[choice]) if k]
+        number = [cp_model.LinearExpr.sum(row) for row in terms]
+        apart = [self.model.new_bool_var(f"apart{j}") for j in range(instance.microbatches - 1)]
+        for j, literal in enumerate(apart):
+            self.model.add(number[j] == number[j + 1]).only_enforce_if(~literal)
+            self.model.add(number[j] + 1 <= number[j + 1]).only_enforce_if(literal)
+        self._microbatches_in_order(apart)
+
+    def _microbatches_in_order(self, apart: Sequence[cp_model.IntVar] | None) -> None:
+        """[D1] Each virtual stage runs F, R, the gradients (B or BW) and W in microbatch order.
+
+        Args:
+            apart: [D9] For each microbatch but the last, whether the next one need not follow it; ``None``: it must.
+        """
         classes: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for i, task in enumerate(self.graph.tasks):
             if task.virtual_stage is None or task.microbatch is None:
@@ -228,17 +239,19 @@ class Formulation:
             for j, k in pairwise(sorted(rows)):
                 for before in rows[j]:
                     for after in rows[k]:
-                        self._in_order(before, after)
+                        self._in_order(before, after, [] if apart is None else [~apart[j]])
 
-    def _in_order(self, before: int, after: int) -> None:
-        literals = self._presence(before, after)
-        if not literals:
-            self.model.add(self.start[after] >= self._end(before))
-        elif self.graph.tasks[before].kind is Kind.W:
-            # The start of a W that does not run is free, so the chain may pass through it.
-            self.model.add(self.start[after] >= self.start[before])
+    def _in_order(self, before: int, after: int, where: list[Literal]) -> None:
+        task = self.graph.tasks[before]
+        if task.choice is not None and task.kind in _CHAINED:
+            # The start of such an op that does not run is free, so the chain may pass through it.
+            constraint = self.model.add(self.start[after] >= self.start[before])
+            literals = where
         else:
-            self.model.add(self.start[after] >= self._end(before)).only_enforce_if(literals)
+            constraint = self.model.add(self.start[after] >= self._end(before))
+            literals = [*where, *self._presence(before, after)]
+        if literals:
+            constraint.only_enforce_if(literals)
 
     def _objective(self, minimise: bool) -> None:
         """[O1, O2] The value stays within the horizon; where asked, it is least."""
@@ -286,16 +299,20 @@ class Formulation:
         self.model.clear_hints()  # type: ignore[no-untyped-call]  # OR-Tools 9.15 leaves it untyped
         for i, start in starts.items():
             self.model.add_hint(self.start[i], start)
-        for choice, options in enumerate(self.graph.options):
-            self.model.add_hint(self.fused[choice], any(i in starts for i in options[FUSED]))
+        for choice, taken in enumerate(self.graph.taken(starts)):
+            self._hint_option(choice, taken)
+
+    def _hint_option(self, choice: int, taken: int) -> None:
+        for option, literal in enumerate(self.option[choice]):
+            if isinstance(literal, cp_model.IntVar):
+                self.model.add_hint(literal, option == taken)
 
     def runs(self, solver: cp_model.CpSolver | cp_model.CpSolverSolutionCallback) -> dict[int, int]:
         """Start of each task that runs in the solver's solution."""
-        chosen = [FUSED if solver.boolean_value(literal) else SPLIT for literal in self.fused]
         return {
             i: solver.value(self.start[i])
-            for i, task in enumerate(self.graph.tasks)
-            if task.choice is None or chosen[task.choice] == task.option
+            for i in range(len(self.graph.tasks))
+            if (literal := self.present[i]) is None or solver.boolean_value(literal)
         }
 
 

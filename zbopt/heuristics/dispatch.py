@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 
-from zbopt.graph import memory_scale
 from zbopt.heuristics.build import CannotFitError, Step
 from zbopt.instance import Barrier, Instance, Kind, Objective
+from zbopt.memory import memory_scale
 
 
 @dataclass(frozen=True, slots=True)

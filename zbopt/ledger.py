@@ -1,0 +1,115 @@
+"""Every tensor's life on a stage, read off the events of a schedule, whether it is valid or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+from zbopt.instance import Instance, Kind
+from zbopt.memory import Part, Tensor, Way, memory_scale, parts, static_parts
+from zbopt.schedule import Event
+
+_WAY_OF = {Kind.R: Way.RECOMPUTE}
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """``amount`` of a tensor from ``begin`` to ``end`` in ticks; ``end`` is ``None`` where nothing releases it.
+
+    ``taken_by`` and ``freed_by`` are the ops at whose start and end that is; ``None``: held through the whole step.
+    """
+
+    tensor: Tensor
+    amount: Fraction
+    begin: int
+    end: int | None
+    taken_by: Event | None
+    freed_by: Event | None
+
+
+class Ledger:
+    """The memory of one stage, in integer units of which ``scale`` make one of the instance.
+
+    Of events that stand for the same op the first counts. A piece whose first op is missing is not there; one whose
+    last op is missing is never released.
+
+    Args:
+        instance: The instance, for the sizes of what is held.
+        events: The events of one stage.
+        stage: Which one; ``None``: that of the first event.
+    """
+
+    def __init__(self, instance: Instance, events: Sequence[Event], stage: int | None = None) -> None:
+        self.instance, self.events = instance, events
+        self.scale = memory_scale(instance)
+        here = stage if stage is not None else events[0].stage if events else None
+        held = () if here is None or not 0 <= here < instance.stages else static_parts(instance, here)
+        self.static_parts = held
+        self.static = sum(int(amount * self.scale) for _, amount in held)
+        self._pieces = cache(self._pieces_of)
+
+    def changes(self) -> list[tuple[int, int, int]]:
+        """(time, units, place of the event) in order of time, what goes before what comes; static memory left out."""
+        found: dict[tuple[int, bool, int], int] = {}
+        for first, last, units in self._held():
+            begin = self.events[first].start
+            found[begin, True, first] = found.get((begin, True, first), 0) + units
+            if last is not None:
+                end = max(begin, self.events[last].end)
+                found[end, False, last] = found.get((end, False, last), 0) - units
+        return sorted((time, units, i) for (time, _, i), units in found.items())
+
+    def lives(self) -> Iterator[Life]:
+        """Every tensor's life, by its begin; what is held through the whole step first."""
+        begin = min((e.start for e in self.events), default=0)
+        for tensor, amount in self.static_parts:
+            yield Life(tensor, amount, begin, None, None, None)
+        found = []
+        for group in self._groups():
+            for part in self._parts(group):
+                first, last = group.get(part.first), group.get(part.last)
+                if first is not None:
+                    found.append(self._life(part, self.events[first], None if last is None else self.events[last]))
+        yield from sorted(found, key=lambda life: life.begin)
+
+    def _life(self, part: Part, first: Event, last: Event | None) -> Life:
+        end = None if last is None else max(first.start, last.end)
+        return Life(part.tensor, part.amount, first.start, end, first, last)
+
+    def _held(self) -> Iterator[tuple[int, int | None, int]]:
+        """(place of the op that takes it, of the one that frees it, units) of all that ops take."""
+        for group in self._groups():
+            virtual_stage, way, fused = self._key(group)
+            for first, last, units in self._pieces(virtual_stage, way, fused):
+                if first in group:
+                    yield group[first], group.get(last), units
+
+    def _groups(self) -> list[dict[Kind, int]]:
+        """For each microbatch on each virtual stage, the places of its ops."""
+        groups: dict[tuple[int, int, int | None], dict[Kind, int]] = {}
+        for i, e in enumerate(self.events):
+            v = e.virtual_stage
+            if v is not None and 0 <= v < self.instance.virtual_stages:
+                groups.setdefault((e.iteration, v, e.microbatch), {}).setdefault(e.kind, i)
+        return list(groups.values())
+
+    def _key(self, group: dict[Kind, int]) -> tuple[int, Way, bool]:
+        """Virtual stage, way of the activation, and whether the backward is one BW, as the ops that are there say."""
+        virtual_stage = self.events[next(iter(group.values()))].virtual_stage
+        assert virtual_stage is not None, "groups are of virtual stages"
+        way = next((way for kind, way in _WAY_OF.items() if kind in group), Way.KEEP)
+        split = Kind.B in group or Kind.W in group
+        fused = (Kind.BW in group and not split) or not self.instance.may_split
+        return virtual_stage, way, fused
+
+    def _parts(self, group: dict[Kind, int]) -> tuple[Part, ...]:
+        virtual_stage, way, fused = self._key(group)
+        return parts(self.instance, virtual_stage, way, fused=fused)
+
+    def _pieces_of(self, virtual_stage: int, way: Way, fused: bool) -> list[tuple[Kind, Kind, int]]:
+        found: dict[tuple[Kind, Kind], Fraction] = {}
+        for part in parts(self.instance, virtual_stage, way, fused=fused):
+            found[part.first, part.last] = found.get((part.first, part.last), Fraction(0)) + part.amount
+        return [(first, last, int(amount * self.scale)) for (first, last), amount in found.items()]

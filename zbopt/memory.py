@@ -1,0 +1,198 @@
+"""What one microbatch holds on a stage, and what the stage holds anyway: the tensors behind the memory rule.
+
+models/formulation.md, [C4]. The task graph, the heuristics and the ledger read memory here; the validator does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+
+from zbopt.instance import Drop, Instance, Kind
+
+NOTHING = Fraction(0)
+
+
+class Way(StrEnum):
+    """What becomes of an activation between its F and its backward."""
+
+    KEEP = "keep"
+    RECOMPUTE = "recompute"
+
+
+class Tensor(StrEnum):
+    """What a piece of memory is."""
+
+    ACTIVATION = "activation"
+    INPUT = "boundary input"
+    OUTPUT = "boundary output"
+    GRADIENT_STATE = "gradient state"
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer state"
+    WORKSPACE = "workspace"
+    RESERVE = "reserve"
+    RECEIVE_BUFFERS = "receive buffers"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``amount`` of a tensor that one microbatch holds from the start of its op ``first`` to the end of ``last``."""
+
+    tensor: Tensor
+    amount: Fraction
+    first: Kind
+    last: Kind
+
+
+_DROPS = {Way.RECOMPUTE: (Kind.F, Kind.R)}
+"""For each way that drops an activation, the op at whose end it goes, and the one that brings it back."""
+
+
+def ways(instance: Instance, virtual_stage: int) -> tuple[Way, ...]:
+    """What may become of an activation on ``virtual_stage``; keeping it first, where that is allowed."""
+    modes = {Way.RECOMPUTE: Drop.NEVER if instance.recompute is None else instance.recompute[virtual_stage]}
+    always = [way for way, mode in modes.items() if mode is Drop.ALWAYS]
+    return tuple(always) or (Way.KEEP, *(way for way, mode in modes.items() if mode is Drop.CHOOSE))
+
+
+def chooses(instance: Instance) -> bool:
+    """Whether some activation's way is for the schedule to choose."""
+    return any(mode is Drop.CHOOSE for modes in (instance.recompute,) for mode in modes or ())
+
+
+def left(instance: Instance, virtual_stage: int, way: Way) -> Fraction:
+    """What stays of an activation while it is dropped; all of it where it is kept."""
+    if way is Way.KEEP:
+        return instance.activation[virtual_stage]
+    return _of(instance.checkpoint, virtual_stage)
+
+
+def parts(instance: Instance, virtual_stage: int, way: Way, *, fused: bool) -> tuple[Part, ...]:
+    """What one microbatch holds on ``virtual_stage``, piece by piece; pieces of nothing are left out.
+
+    Args:
+        instance: The problem.
+        virtual_stage: Where the microbatch is.
+        way: What becomes of its activation.
+        fused: Its backward is one BW.
+    """
+    has_b = not fused and instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is not None
+    last = Kind.BW if fused else Kind.W
+    taker = Kind.B if has_b else last
+    found = list(_activation(instance, virtual_stage, way, taker, last))
+    found.append(Part(Tensor.INPUT, received(instance, virtual_stage), Kind.F, taker))
+    found.append(Part(Tensor.OUTPUT, _of(instance.boundary, virtual_stage), Kind.F, taker))
+    if has_b:
+        found.append(Part(Tensor.GRADIENT_STATE, _of(instance.gradient_state, virtual_stage), Kind.B, Kind.W))
+    return tuple(part for part in found if part.amount)
+
+
+def _activation(instance: Instance, v: int, way: Way, taker: Kind, last: Kind) -> Iterator[Part]:
+    """[C4] Of what stays while it is dropped, as much as possible is what W waits for."""
+    whole = instance.activation[v]
+    held = whole * instance.weight_share[v] if taker is not last else whole
+    stays = left(instance, v, way)
+    stays_held = min(stays, held)
+    for amount, release in ((stays - stays_held, taker), (stays_held, last)):
+        yield Part(Tensor.ACTIVATION, amount, Kind.F, release)
+    if way is not Way.KEEP:
+        goes, comes = _DROPS[way]
+        yield Part(Tensor.ACTIVATION, whole - stays, Kind.F, goes)
+        for amount, release in ((whole - held - (stays - stays_held), taker), (held - stays_held, last)):
+            yield Part(Tensor.ACTIVATION, amount, comes, release)
+
+
+def received(instance: Instance, virtual_stage: int) -> Fraction:
+    """The copy of its input that F holds: none where the stage itself made it, and on the first virtual stage."""
+    v = virtual_stage
+    local = v == 0 or instance.stage_of[v - 1] == instance.stage_of[v]
+    return NOTHING if local else _of(instance.boundary, v - 1)
+
+
+def static_parts(instance: Instance, stage: int) -> tuple[tuple[Tensor, Fraction], ...]:
+    """What ``stage`` holds through the whole step; pieces of nothing are left out."""
+    found = [
+        (Tensor.PARAMETERS, _of(instance.parameters, stage)),
+        (Tensor.GRADIENTS, _of(instance.gradients, stage)),
+        (Tensor.OPTIMIZER_STATE, _of(instance.optimizer_state, stage)),
+        (Tensor.WORKSPACE, _of(instance.workspace, stage)),
+        (Tensor.RESERVE, _of(instance.reserve, stage)),
+        (Tensor.RECEIVE_BUFFERS, _receive_buffers(instance, stage)),
+    ]
+    return tuple((tensor, amount) for tensor, amount in found if amount)
+
+
+def _receive_buffers(instance: Instance, stage: int) -> Fraction:
+    """A boundary for each microbatch that has buffers: of every input, and of every gradient, from another stage."""
+    if instance.boundary is None or not instance.receive_buffers:
+        return NOTHING
+    count = instance.microbatches if instance.receive_buffers == "all" else instance.receive_buffers
+    one = NOTHING
+    for v in instance.virtual_stages_of(stage):
+        one += received(instance, v)
+        if v + 1 < instance.virtual_stages and instance.stage_of[v + 1] != stage:
+            one += instance.boundary[v]
+    return min(count, instance.microbatches) * one
+
+
+def static_memory(instance: Instance, stage: int) -> Fraction:
+    """All that ``stage`` holds through the whole step."""
+    return sum((amount for _, amount in static_parts(instance, stage)), NOTHING)
+
+
+def whole_memory(instance: Instance, virtual_stage: int) -> Fraction:
+    """What a microbatch whose F is running holds on ``virtual_stage``: its activation and both boundaries."""
+    around = received(instance, virtual_stage) + _of(instance.boundary, virtual_stage)
+    return instance.activation[virtual_stage] + around
+
+
+def least_left(instance: Instance, virtual_stage: int) -> Fraction:
+    """The least that a microbatch holds on ``virtual_stage`` from its F to the start of its B, BW or lone W."""
+    dropped = min(left(instance, virtual_stage, way) for way in ways(instance, virtual_stage))
+    return whole_memory(instance, virtual_stage) - instance.activation[virtual_stage] + dropped
+
+
+def added_by_b(instance: Instance, virtual_stage: int) -> Fraction:
+    """What B adds on ``virtual_stage``; nothing where there is no B."""
+    split = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is not None
+    return _of(instance.gradient_state, virtual_stage) if split else NOTHING
+
+
+def least_memory(instance: Instance, stage: int) -> Fraction:
+    """The least cap of ``stage`` under which a schedule exists.
+
+    One microbatch at a time needs this: whole on one of its virtual stages, the least that can be left of it on those
+    before. At the start of that backward no schedule holds less.
+    """
+    below = most = NOTHING
+    for v in instance.virtual_stages_of(stage):
+        may_fuse = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[v] is not None
+        most = max(most, below + whole_memory(instance, v) + (NOTHING if may_fuse else added_by_b(instance, v)))
+        below += least_left(instance, v)
+    return static_memory(instance, stage) + most
+
+
+@lru_cache(maxsize=64)
+def _scale(amounts: tuple[Fraction, ...]) -> int:
+    return lcm(*(amount.denominator for amount in amounts))
+
+
+def memory_scale(instance: Instance) -> int:
+    """Least number of memory units a unit of the instance that makes every amount an integer."""
+    held = [a * share for a, share in zip(instance.activation, instance.weight_share, strict=True)]
+    amounts = [*instance.activation, *held]
+    for field in (
+        *(instance.memory_cap, instance.checkpoint, instance.boundary, instance.gradient_state, instance.parameters),
+        *(instance.gradients, instance.optimizer_state, instance.workspace, instance.reserve),
+    ):
+        amounts += field or ()
+    return _scale(tuple(Fraction(amount) for amount in amounts))
+
+
+def _of(amounts: tuple[Fraction, ...] | None, place: int) -> Fraction:
+    return NOTHING if amounts is None else amounts[place]
