@@ -22,6 +22,7 @@ _COLOUR = {
     Kind.B: "rail_response",
     Kind.W: "good",
     Kind.BW: "rail_animation",
+    Kind.R: "rail_load",
     Kind.O: "grey",
 }
 _US_OF = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}

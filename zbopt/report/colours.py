@@ -1,4 +1,5 @@
-"""The colours of all pictures: F blue, B teal, W green, BW lime, O grey, as zero-bubble papers have them.
+"""The colours of all pictures: F blue, B teal, W green, BW lime, O grey, as zero-bubble papers have them;
+R yellow.
 
 They differ in lightness as well as in hue, for eyes that confuse hues and for grey prints.
 """
@@ -12,6 +13,7 @@ COLOURS = {
     Kind.B: "#4fd1c5",
     Kind.W: "#4c9a2a",
     Kind.BW: "#c6e377",
+    Kind.R: "#f4cc00",
     Kind.O: "#6f6f6f",
 }
 """On white."""
@@ -20,6 +22,7 @@ COLOURS_ON_DARK = {
     Kind.B: "#6fe0d4",
     Kind.W: "#57a832",
     Kind.BW: "#d3ec8c",
+    Kind.R: "#f4cc00",
     Kind.O: "#7d7d7d",
 }
 """On near black: the same hues, each lighter."""
@@ -31,6 +34,7 @@ NAMES = {
     Kind.B: "gradient of the input",
     Kind.W: "gradient of the weights",
     Kind.BW: "both gradients in one",
+    Kind.R: "recomputed forward",
     Kind.O: "optimizer",
 }
 

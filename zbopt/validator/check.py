@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from math import lcm
 from operator import attrgetter
 
 from zbopt.instance import Barrier, Instance, Kind
 from zbopt.schedule import Event, Schedule
-from zbopt.validator.verdict import Code, Verdict, Violation
+from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, recompute_times
+from zbopt.validator.memory import peak_memory
+from zbopt.validator.verdict import Code, Verdict, Violation, name_of, shown
 
 
 def validate(instance: Instance, schedule: Schedule) -> Verdict:
@@ -22,6 +22,9 @@ def validate(instance: Instance, schedule: Schedule) -> Verdict:
     """
     return _Check(instance).verdict(schedule.events)
 
+
+_BACK_IN_TIME = (Code.DEPENDENCY_VIOLATION, Code.OPTIMIZER_BEFORE_GRADIENT, *TOO_EARLY)
+"""Something starts before what it waits for."""
 
 _Need = tuple[Event, Event | None, int, Kind, int]
 """An event, the one whose end it waits for (``None``: not there), the lag, and the awaited kind and virtual stage."""
@@ -41,6 +44,7 @@ class _Check:
             Kind.B: instance.backward_ticks or none,
             Kind.W: instance.weight_ticks or none,
             Kind.BW: instance.fused_backward_ticks or none,
+            Kind.R: recompute_times(instance),
         }
         self.at: dict[Kind, list[Event | None]] = {kind: [None] * places for kind in self.ticks}
         self.steps: list[Event | None] = [None] * instance.stages
@@ -54,11 +58,12 @@ class _Check:
                 self._choose_backward(virtual_stage, microbatch)
                 self._find_missing(virtual_stage, microbatch)
         self._dependencies()
+        check_drops(self.instance, self.at, self._report)
         for stage, row in enumerate(self.rows):
             row.sort(key=attrgetter("start", "end"))
             self._overlaps(stage, row)
         self._optimizer()
-        peaks = self._memory()
+        peaks = peak_memory(self.instance, self.at, self._report)
         self._cycle()
         return Verdict(
             violations=tuple(self.violations),
@@ -78,7 +83,9 @@ class _Check:
         on_a_stage = 0 <= event.stage < len(self.rows)
         if not on_a_stage:
             most = len(self.rows) - 1
-            self._report(Code.INVALID_STAGE, f"{_name(event)} is on stage {_n(event.stage)}; stages are 0 to {most}")
+            self._report(
+                Code.INVALID_STAGE, f"{name_of(event)} is on stage {shown(event.stage)}; stages are 0 to {most}"
+            )
         proper = 0 <= event.start < event.end or (event.kind is Kind.O and 0 <= event.start == event.end)
         if not proper:
             self._report(Code.INVALID_INTERVAL, _interval_fault(event))
@@ -94,20 +101,20 @@ class _Check:
         if virtual_stage is not None and not 0 <= virtual_stage < self.instance.virtual_stages:
             if on_a_stage:
                 most = self.instance.virtual_stages - 1
-                self._report(Code.INVALID_STAGE, f"{_name(event)}: virtual stages are 0 to {most}")
+                self._report(Code.INVALID_STAGE, f"{name_of(event)}: virtual stages are 0 to {most}")
         elif virtual_stage is None or event.microbatch is None or not 0 <= event.microbatch < microbatches:
             what = "no virtual stage" if virtual_stage is None else f"no microbatch from 0 to {microbatches - 1}"
-            self._report(Code.UNKNOWN_TASK, f"{_name(event)} names {what}")
+            self._report(Code.UNKNOWN_TASK, f"{name_of(event)} names {what}")
         else:
             stage = self.instance.stage_of[virtual_stage]
             if on_a_stage and stage != event.stage:
-                self._report(Code.INVALID_STAGE, f"{_name(event)}: virtual stage {virtual_stage} is on stage {stage}")
+                self._report(Code.INVALID_STAGE, f"{name_of(event)}: virtual stage {virtual_stage} is on stage {stage}")
             place = virtual_stage * microbatches + event.microbatch
             self._place(event, proper, self.ticks[event.kind][virtual_stage], self.at[event.kind], place)
 
     def _place_step(self, event: Event, on_a_stage: bool, proper: bool) -> None:
         if event.virtual_stage is not None or event.microbatch is not None:
-            self._report(Code.UNKNOWN_TASK, f"{_name(event)} is not called for: an O is of its whole stage")
+            self._report(Code.UNKNOWN_TASK, f"{name_of(event)} is not called for: an O is of its whole stage")
         elif on_a_stage:
             ticks = self.instance.optimizer_ticks
             self._place(event, proper, None if ticks is None else ticks[event.stage], self.steps, event.stage)
@@ -115,14 +122,15 @@ class _Check:
     def _place(self, event: Event, proper: bool, ticks: int | None, slots: list[Event | None], place: int) -> None:
         """Put an event into ``slots[place]``; ``ticks`` is how long it runs, ``None`` where it must not."""
         if ticks is None or event.iteration != 0:
-            self._report(Code.UNKNOWN_TASK, f"{_name(event)} is not called for: {self._why_unknown(event)}")
+            code = FORBIDDEN.get(event.kind, Code.UNKNOWN_TASK) if event.iteration == 0 else Code.UNKNOWN_TASK
+            self._report(code, f"{name_of(event)} is not called for: {self._why_unknown(event)}")
         elif (first := slots[place]) is not None:
-            message = f"{_name(event)} at {_n(event.start)} is there already, at {_n(first.start)}"
+            message = f"{name_of(event)} at {shown(event.start)} is there already, at {shown(first.start)}"
             self._report(Code.DUPLICATE_TASK, message)
         else:
             slots[place] = event
             if proper and event.end - event.start != ticks:
-                message = f"{_name(event)} takes {_n(event.end - event.start)} ticks, the instance says {ticks}"
+                message = f"{name_of(event)} takes {shown(event.end - event.start)} ticks, the instance says {ticks}"
                 self._report(Code.WRONG_DURATION, message)
 
     def _why_unknown(self, event: Event) -> str:
@@ -132,6 +140,8 @@ class _Check:
             return "there is no barrier"
         if event.kind is Kind.BW:
             return "its backward must not be fused"
+        if event.kind in FORBIDDEN:
+            return "its activation is kept"
         if self.instance.backward_ticks is None:
             return "its backward must not be split"
         return "the first virtual stage has no B"
@@ -147,7 +157,7 @@ class _Check:
             extra = self.at[kind][place]
             assert extra is not None
             self.at[kind][place] = None
-            self._report(Code.UNKNOWN_TASK, f"{_name(extra)} is one too many: this backward is both split and fused")
+            self._report(Code.UNKNOWN_TASK, f"{name_of(extra)} is one too many: this backward is both split and fused")
 
     def _find_missing(self, virtual_stage: int, microbatch: int) -> None:
         forward, *backward = (
@@ -188,10 +198,12 @@ class _Check:
         for event, awaited, lag, kind, virtual_stage in self._needs():
             if awaited is None:
                 name = self._task_name(kind, virtual_stage, event.microbatch or 0)
-                self._report(Code.MISSING_DEPENDENCY, f"{_name(event)} needs {name}, which is not in the schedule")
+                self._report(Code.MISSING_DEPENDENCY, f"{name_of(event)} needs {name}, which is not in the schedule")
             elif event.start < awaited.end + lag:
-                message = f"{_name(event)} starts at {_n(event.start)}, its input arrives at {_n(awaited.end + lag)}"
-                self._report(Code.DEPENDENCY_VIOLATION, f"{message} from {_name(awaited)}")
+                message = (
+                    f"{name_of(event)} starts at {shown(event.start)}, its input arrives at {shown(awaited.end + lag)}"
+                )
+                self._report(Code.DEPENDENCY_VIOLATION, f"{message} from {name_of(awaited)}")
 
     def _needs(self) -> Iterator[_Need]:
         """Everything that each task of the schedule waits for, O excepted."""
@@ -243,10 +255,14 @@ class _Check:
             latest, lacking, first_lacking = known
             if lacking:
                 name = self._task_name(Kind.W, *divmod(first_lacking, self.instance.microbatches))
-                message = f"{_name(event)} needs {lacking} gradients that are not in the schedule, the first is {name}"
+                message = (
+                    f"{name_of(event)} needs {lacking} gradients that are not in the schedule, the first is {name}"
+                )
                 self._report(Code.MISSING_DEPENDENCY, message)
             if latest is not None and event.start < latest.end:
-                message = f"{_name(event)} starts at {_n(event.start)}, {_name(latest)} ends at {_n(latest.end)}"
+                message = (
+                    f"{name_of(event)} starts at {shown(event.start)}, {name_of(latest)} ends at {shown(latest.end)}"
+                )
                 self._report(Code.OPTIMIZER_BEFORE_GRADIENT, message)
 
     def _last_gradient(self, stage: int) -> tuple[Event | None, int, int]:
@@ -269,58 +285,10 @@ class _Check:
             assert longest is not None
             longest = before if before.end > longest.end else longest
             if event.start < longest.end:
-                message = f"stage {stage}: {_name(event)} starts at {_n(event.start)}, {_name(longest)} runs from"
-                self._report(Code.STAGE_OVERLAP, f"{message} {_n(longest.start)} to {_n(longest.end)}")
-
-    def _memory(self) -> tuple[Fraction, ...]:
-        """Peak of each stage, from changes netted by time: what goes at a time makes room for what comes then."""
-        instance = self.instance
-        wholes = instance.activation
-        helds = [a * share for a, share in zip(wholes, instance.weight_share, strict=True)]
-        scale = lcm(*(amount.denominator for amount in (*wholes, *helds)))
-        changes: list[dict[int, int]] = [{} for _ in range(instance.stages)]
-        for v, stage in enumerate(instance.stage_of):
-            held = helds[v] if self.ticks[Kind.B][v] is not None else wholes[v]
-            self._lifetimes(v, int(wholes[v] * scale), int(held * scale), changes[stage])
-        return tuple(self._peak(stage, net, scale) for stage, net in enumerate(changes))
-
-    def _lifetimes(self, virtual_stage: int, whole: int, held: int, net: dict[int, int]) -> None:
-        """Add the changes by all activations of a virtual stage; what nothing releases stays to the end."""
-        step = self.instance.microbatches
-        for place in range(virtual_stage * step, (virtual_stage + 1) * step):
-            forward, backward, weight, fused = (self.at[k][place] for k in (Kind.F, Kind.B, Kind.W, Kind.BW))
-            if forward is None:
-                continue
-            start = forward.start
-            net[start] = net.get(start, 0) + whole
-            for release, amount in ((fused, whole), (weight, held), (backward, whole - held)):
-                if release is not None and amount:
-                    end = max(release.end, start)
-                    net[end] = net.get(end, 0) - amount
-
-    def _peak(self, stage: int, net: dict[int, int], scale: int) -> Fraction:
-        cap = self.instance.memory_cap[stage] * scale if self.instance.memory_cap else None
-        limit = None if cap is None else cap.numerator // cap.denominator
-        live = peak = most = 0
-        since: int | None = None
-        for time in sorted(net):
-            live += net[time]
-            peak = max(peak, live)
-            if limit is None:
-                continue
-            if live > limit:
-                since, most = (time, live) if since is None else (since, max(most, live))
-            elif since is not None:
-                self._over(stage, since, f"to {_n(time)}", Fraction(most, scale))
-                since = None
-        if since is not None:
-            self._over(stage, since, "on, never released", Fraction(most, scale))
-        return Fraction(peak, scale)
-
-    def _over(self, stage: int, since: int, until: str, most: Fraction) -> None:
-        cap = self.instance.memory_cap[stage] if self.instance.memory_cap else None
-        message = f"stage {stage} holds up to {most} from {_n(since)} {until}; its cap is {cap}"
-        self._report(Code.MEMORY_EXCEEDED, message)
+                message = (
+                    f"stage {stage}: {name_of(event)} starts at {shown(event.start)}, {name_of(longest)} runs from"
+                )
+                self._report(Code.STAGE_OVERLAP, f"{message} {shown(longest.start)} to {shown(longest.end)}")
 
     # Whether the orders wait for themselves.
 
@@ -329,7 +297,7 @@ class _Check:
 
         Only where something starts before its input: otherwise every wait points back in time.
         """
-        if not any(v.code in (Code.DEPENDENCY_VIOLATION, Code.OPTIMIZER_BEFORE_GRADIENT) for v in self.violations):
+        if not any(v.code in _BACK_IN_TIME for v in self.violations):
             return
         names, waits = self._waits()
         try:
@@ -342,9 +310,9 @@ class _Check:
     def _waits(self) -> tuple[dict[int, str], dict[int, list[int]]]:
         """Names of the tasks, and what each waits for, by the event's address; negative numbers join gradients."""
         counted = [event for slots in (*self.at.values(), self.steps) for event in slots if event is not None]
-        names = {id(event): _name(event) for event in counted}
+        names = {id(event): name_of(event) for event in counted}
         waits: dict[int, list[int]] = {node: [] for node in names}
-        for event, awaited, *_ in self._needs():
+        for event, awaited, *_ in (*self._needs(), *drop_needs(self.instance, self.at)):
             if awaited is not None:
                 waits[id(event)].append(id(awaited))
         for row in self.rows:
@@ -366,17 +334,5 @@ def _makespan(rows: Sequence[Sequence[Event]]) -> int:
 
 
 def _interval_fault(event: Event) -> str:
-    span = f"{_name(event)} runs from {_n(event.start)} to {_n(event.end)}"
+    span = f"{name_of(event)} runs from {shown(event.start)} to {shown(event.end)}"
     return f"{span}; times start at 0" if event.start < 0 else f"{span}; it must end after it starts"
-
-
-def _name(event: Event) -> str:
-    """As ``Event.id``, but for any numbers."""
-    virtual = "" if event.virtual_stage is None else f"/v{_n(event.virtual_stage)}"
-    micro = "" if event.microbatch is None else f"/mb{_n(event.microbatch)}"
-    return f"it{_n(event.iteration)}/s{_n(event.stage)}{virtual}{micro}/{event.kind.value}"
-
-
-def _n(number: int) -> str:
-    """A number as text; Python refuses to write out very long ones."""
-    return str(number) if number.bit_length() <= 128 else f"{'-' if number < 0 else ''}2^{number.bit_length() - 1}.."

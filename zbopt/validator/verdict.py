@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from zbopt.schedule import Event
+
 
 class Code(StrEnum):
     """Stable names of what a schedule can get wrong."""
@@ -23,6 +25,10 @@ class Code(StrEnum):
     OPTIMIZER_BEFORE_GRADIENT = "optimizer_before_gradient"
     UNFINISHED_ACTIVATION = "unfinished_activation"
     CYCLE = "cycle"
+    RECOMPUTE_FORBIDDEN = "recompute_forbidden"
+    RECOMPUTE_MISSING = "recompute_missing"
+    RECOMPUTE_BEFORE_FORWARD = "recompute_before_forward"
+    BACKWARD_BEFORE_RECOMPUTE = "backward_before_recompute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +60,15 @@ class Verdict:
     def valid(self) -> bool:
         """Nothing is violated."""
         return not self.violations
+
+
+def name_of(event: Event) -> str:
+    """As ``Event.id``, but for any numbers."""
+    virtual = "" if event.virtual_stage is None else f"/v{shown(event.virtual_stage)}"
+    micro = "" if event.microbatch is None else f"/mb{shown(event.microbatch)}"
+    return f"it{shown(event.iteration)}/s{shown(event.stage)}{virtual}{micro}/{event.kind.value}"
+
+
+def shown(number: int) -> str:
+    """A number as text; Python refuses to write out very long ones."""
+    return str(number) if number.bit_length() <= 128 else f"{'-' if number < 0 else ''}2^{number.bit_length() - 1}.."

@@ -1,0 +1,114 @@
+"""The memory of each stage over time, from changes netted by time: what goes makes room for what comes at that time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fractions import Fraction
+from math import lcm
+
+from zbopt.instance import Instance, Kind
+from zbopt.schedule import Event
+from zbopt.validator.drops import At, Report
+from zbopt.validator.verdict import Code, shown
+
+_NOTHING = Fraction(0)
+
+
+def peak_memory(instance: Instance, at: At, report: Report) -> tuple[Fraction, ...]:
+    """Peak of each stage; reports each interval in which one is above its cap."""
+    sizes = [_Sizes(instance, v) for v in range(instance.virtual_stages)]
+    static = [_static(instance, stage) for stage in range(instance.stages)]
+    amounts = [amount for size in sizes for amount in vars(size).values()] + static
+    scale = lcm(*(amount.denominator for amount in amounts))
+    changes: list[dict[int, int]] = [defaultdict(int) for _ in range(instance.stages)]
+    for v, stage in enumerate(instance.stage_of):
+        _lifetimes(instance, at, v, {name: int(x * scale) for name, x in vars(sizes[v]).items()}, changes[stage])
+    for net, held in zip(changes, static, strict=True):
+        if held:
+            net[min(net, default=0)] += int(held * scale)
+    return tuple(_peak(instance, stage, net, scale, report) for stage, net in enumerate(changes))
+
+
+class _Sizes:
+    """What one microbatch holds on a virtual stage, by what takes and what frees it."""
+
+    def __init__(self, instance: Instance, v: int) -> None:
+        activation, boundary = instance.activation[v], instance.boundary
+        split = instance.backward_ticks is not None and instance.backward_ticks[v] is not None
+        self.activation = activation
+        self.until_w = activation * instance.weight_share[v] if split else activation
+        self.boundaries = boundary[v] if boundary is not None else _NOTHING
+        if boundary is not None and v > 0 and instance.stage_of[v - 1] != instance.stage_of[v]:
+            self.boundaries += boundary[v - 1]
+        self.added_by_b = instance.gradient_state[v] if instance.gradient_state is not None else _NOTHING
+        self.recomputed = activation - (instance.checkpoint[v] if instance.checkpoint is not None else _NOTHING)
+
+
+def _static(instance: Instance, stage: int) -> Fraction:
+    """What a stage holds through the whole step."""
+    fields = (instance.parameters, instance.gradients, instance.optimizer_state, instance.workspace, instance.reserve)
+    held = sum((amounts[stage] for amounts in fields if amounts is not None), _NOTHING)
+    buffers = instance.receive_buffers
+    count = instance.microbatches if buffers == "all" else min(buffers or 0, instance.microbatches)
+    for v, amount in enumerate(instance.boundary or ()):
+        ends = [instance.stage_of[v], instance.stage_of[v + 1] if v + 1 < instance.virtual_stages else None]
+        if ends[1] is not None and ends[0] != ends[1]:
+            # The next stage receives the output, this one its gradient.
+            held += count * amount * ends.count(stage)
+    return held
+
+
+def _lifetimes(instance: Instance, at: At, virtual_stage: int, size: dict[str, int], net: dict[int, int]) -> None:
+    """Add the changes by all that a virtual stage's microbatches hold; what nothing releases stays to the end."""
+    for place in range(virtual_stage * instance.microbatches, (virtual_stage + 1) * instance.microbatches):
+        forward, backward, weight, fused = (at[kind][place] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
+        again = at[Kind.R][place]
+        if forward is None:
+            continue
+        net[forward.start] += size["activation"] + size["boundaries"]
+        if again is not None:
+            _free(net, forward, forward, size["recomputed"])
+            net[again.start] += size["recomputed"]
+        lone = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
+        if fused is not None or lone:
+            _free(net, forward, fused or weight, size["activation"] + size["boundaries"])
+            continue
+        _free(net, forward, backward, size["activation"] - size["until_w"] + size["boundaries"])
+        _free(net, forward, weight, size["until_w"])
+        if backward is not None:
+            net[backward.start] += size["added_by_b"]
+            _free(net, backward, weight, size["added_by_b"])
+
+
+def _free(net: dict[int, int], taken_by: Event, freed_by: Event | None, amount: int) -> None:
+    """Give ``amount`` back at the end of an op, not before it was taken; never where there is no such op."""
+    if freed_by is not None and amount:
+        net[max(freed_by.end, taken_by.start)] -= amount
+
+
+def _peak(instance: Instance, stage: int, net: dict[int, int], scale: int, report: Report) -> Fraction:
+    cap = instance.memory_cap[stage] * scale if instance.memory_cap else None
+    limit = None if cap is None else cap.numerator // cap.denominator
+    live = peak = most = 0
+    since: int | None = None
+
+    def over(until: str) -> None:
+        assert since is not None
+        held = f"stage {stage} holds up to {Fraction(most, scale)} from {shown(since)} {until}"
+        report(
+            Code.MEMORY_EXCEEDED, f"{held}; its cap is {instance.memory_cap[stage] if instance.memory_cap else None}"
+        )
+
+    for time in sorted(net):
+        live += net[time]
+        peak = max(peak, live)
+        if limit is None:
+            continue
+        if live > limit:
+            since, most = (time, live) if since is None else (since, max(most, live))
+        elif since is not None:
+            over(f"to {shown(time)}")
+            since = None
+    if since is not None:
+        over("on, never released")
+    return Fraction(peak, scale)
