@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zbopt.instance import Instance, Objective, read_instance
-from zbopt.portfolio import solve
+from zbopt.portfolio import Limits, solve
 from zbopt.result import Progress, Result
 from zbopt.schedule import Status, versions
 
@@ -53,16 +53,6 @@ class Peer:
 
     scheduler: str
     value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What each solve may use. ``workers``: ``None`` stands for all processors."""
-
-    time_limit_s: float
-    workers: int | None = None
-    seed: int = 0
-    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +199,7 @@ def _solved(instance: Instance, limits: Limits, on_progress: Callable[[Progress]
         workers=limits.workers,
         seed=limits.seed,
         deterministic=limits.deterministic,
+        engine=limits.engine,
         on_progress=on_progress,
     )
 

@@ -1,4 +1,4 @@
-"""From an instance to a proved schedule: heuristics, then closed bounds, then CP-SAT between the two.
+"""From an instance to a proved schedule: heuristics, then closed bounds, then an engine between the two.
 
 Whatever an engine claims, only what the validator accepts becomes a result.
 """
@@ -14,15 +14,16 @@ from fractions import Fraction
 from functools import cached_property
 
 from zbopt.bounds import lower_bound
-from zbopt.cpsat.engine import SolverDiedError, run
-from zbopt.cpsat.order import Order
+from zbopt.engine.order import Order
+from zbopt.engine.reach import require_modelled
+from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance
 from zbopt.metrics import figures
 from zbopt.repeat import find_run, shortened, unrolled
 from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result
-from zbopt.schedule import Provenance, Schedule, Status, versions
+from zbopt.schedule import Engine, Provenance, Schedule, Status, versions
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
 
@@ -34,6 +35,40 @@ _BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] != "zb-auto")
 """The one that meets the bound most often goes first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a solve may use; the parts are those of ``solve``.
+
+    Raises:
+        ValueError: One is out of range, or the engine cannot keep it.
+    """
+
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S
+    workers: int | None = None
+    seed: int = 0
+    deterministic: bool = False
+    engine: Engine = Engine.CP_SAT
+
+    def __post_init__(self) -> None:
+        if not 0 < self.time_limit_s < 10**7:
+            raise ValueError(f"time_limit_s = {self.time_limit_s:g}: give more than 0 and less than 10 million seconds")
+        if self.workers is not None and not 1 <= self.workers <= 1024:
+            raise ValueError(f"workers = {self.workers}: give 1 to 1024, or none for all processors")
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"seed = {self.seed}: give 0 to {2**31 - 1}")
+        if self.engine is Engine.MILP and self.deterministic:
+            raise ValueError("deterministic: milp counts no deterministic time; leave it out, or take cp-sat")
+        if self.engine is Engine.MILP and (self.workers or 1) > 1:
+            raise ValueError(f"workers = {self.workers}: milp runs on one thread; leave workers out, or take cp-sat")
+
+    @property
+    def threads(self) -> int:
+        """Workers of the search."""
+        if self.deterministic or self.engine is Engine.MILP:
+            return 1
+        return self.workers or len(os.sched_getaffinity(0))
+
+
 def solve(
     instance: Instance,
     *,
@@ -41,6 +76,7 @@ def solve(
     workers: int | None = None,
     seed: int = 0,
     deterministic: bool = False,
+    engine: Engine | str = Engine.CP_SAT,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Result:
     """The best schedule that can be found for ``instance``, and how good it is.
@@ -51,21 +87,18 @@ def solve(
         instance: The problem.
         time_limit_s: Seconds for the whole; of CP-SAT's deterministic time where ``deterministic``.
         workers: Threads of CP-SAT; ``None``: all processors that this process may use.
-        seed: Of CP-SAT's random choices.
+        seed: Of the engine's random choices.
         deterministic: The same value and bound on any machine: one worker, deterministic time.
+        engine: What searches. ``milp`` is the published integer program as the paper runs it, from the best heuristic's
+            schedule on and without any bound but its own: the reference to compare with.
         on_progress: Told each better value or bound, and at least each second what the search does.
 
     Raises:
-        ValueError: ``time_limit_s``, ``workers`` or ``seed`` is out of range.
+        ValueError: A limit is out of range, or ``engine`` does not model the instance.
     """
-    if not 0 < time_limit_s < 10**7:
-        raise ValueError(f"time_limit_s = {time_limit_s:g}: give more than 0 and less than 10 million seconds")
-    if workers is not None and not 1 <= workers <= 1024:
-        raise ValueError(f"workers = {workers}: give 1 to 1024, or none for all processors")
-    if not 0 <= seed < 2**31:
-        raise ValueError(f"seed = {seed}: give 0 to {2**31 - 1}")
-    workers = 1 if deterministic else workers or len(os.sched_getaffinity(0))
-    limits = Limits(time_limit_s, workers, seed, deterministic)
+    limits = Limits(time_limit_s, workers, seed, deterministic, Engine(engine))
+    if limits.engine is Engine.MILP:
+        require_modelled(instance)
     return _Solve(instance, limits, on_progress or (lambda progress: None)).run()
 
 
@@ -82,16 +115,6 @@ def infeasible(instance: Instance) -> Infeasible | None:
         if (needed := sum((instance.activation[v] for v in instance.virtual_stages_of(stage)), Fraction(0))) > cap
     ]
     return max(needs, key=lambda need: need.needed - need.cap, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the search may use, as it goes into the result."""
-
-    time_limit_s: float
-    workers: int
-    seed: int
-    deterministic: bool
 
 
 @dataclass
@@ -115,7 +138,8 @@ class _Solve:
         reason = infeasible(self.instance)
         if reason is None:
             try:
-                self.prove(lower_bound(self.instance))
+                if self.limits.engine is Engine.CP_SAT:
+                    self.prove(lower_bound(self.instance))
                 self.try_heuristics()
                 if not self.closed() and self.best is not None:
                     self.search()
@@ -201,13 +225,13 @@ class _Solve:
         return expand(self.instance)
 
     def search(self) -> None:
-        """CP-SAT in a process of its own, until it is done, the time is over, or it dies."""
+        """The engine in a process of its own, until it is done, the time is over, or it dies."""
         try:
             for news in run(self.order(self.graph)):
                 if news is None:
                     self.on_progress(Progress(self.elapsed_s(), self.value, self.bound.value, self.doing))
                 elif news.starts is not None:
-                    source = Provenance(source="cp-sat", versions=versions())
+                    source = Provenance(source=self.limits.engine.value, versions=versions())
                     self.offer(schedule_of(self.graph, news.starts, source))
                 elif news.bound is not None:
                     self.prove(news.bound)
@@ -225,13 +249,14 @@ class _Solve:
         limits = self.limits
         left = limits.time_limit_s if limits.deterministic else limits.time_limit_s - self.elapsed_s()
         return Order(
+            engine=limits.engine,
             instance=self.instance,
             starts=starts_of(graph, self.best),
             value=self.value,
             bound=self.bound.value,
             proved_by=self.bound.proved_by,
             time_limit_s=max(0.1, left),
-            workers=limits.workers,
+            workers=limits.threads,
             seed=limits.seed,
             deterministic=limits.deterministic,
             memory_limit_mb=_memory_limit_mb(),
@@ -264,12 +289,13 @@ class _Solve:
             return None
         provenance = Provenance(
             source=self.best.provenance.source,
+            engine=self.limits.engine,
             status=status,
             value=self.value,
             lower_bound=self.bound.value,
             proved_by=self.bound.proved_by,
             seed=self.limits.seed,
-            workers=self.limits.workers,
+            workers=self.limits.threads,
             time_limit_s=self.limits.time_limit_s,
             wall_time_s=round(self.elapsed_s(), 3),
             deterministic=self.limits.deterministic,

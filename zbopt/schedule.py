@@ -28,6 +28,13 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Engine(StrEnum):
+    """What searches between the heuristics' value and the bound: CP-SAT, or the published integer program."""
+
+    CP_SAT = "cp-sat"
+    MILP = "milp"
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One op on one stage, from ``start`` to ``end`` in ticks.
@@ -59,6 +66,7 @@ class Provenance(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str = Field(description="Such as 'cp-sat', 'heuristic:zb-h1', 'event-list'.")
+    engine: Engine | None = Field(None, description="What searched, whoever found the schedule: 'cp-sat' or 'milp'.")
     status: Status = Status.FEASIBLE
     value: int | None = Field(None, description="Of the instance's objective, in ticks.")
     lower_bound: int | None = Field(None, description="Proved, in ticks.")

@@ -10,12 +10,15 @@ import pytest
 from brute_force import optimum
 from random_instances import PROVENANCE, random_instance
 
+from zbopt.engine import reach
 from zbopt.graph import expand
-from zbopt.heuristics import HEURISTICS, NotApplicableError
+from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance
 from zbopt.metrics import figures
 from zbopt.milp import solve_milp
-from zbopt.schedule import Status
+from zbopt.portfolio import solve
+from zbopt.result import Bound
+from zbopt.schedule import Engine, Status
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
 
@@ -73,8 +76,57 @@ def test_no_schedule_fits() -> None:
 def test_what_it_does_not_apply_to() -> None:
     """The program knows one virtual stage a stage and split backwards; the error names the way out."""
     placed = Instance.uniform(stages=2, microbatches=2, placement="v", virtual=2)
-    with pytest.raises(NotApplicableError, match=r"milp: 4 virtual stages on 2 stages; .* take cp-sat"):
+    with pytest.raises(ValueError, match=r"milp: 4 virtual stages on 2 stages; .* take cp-sat"):
         solve_milp(expand(placed), time_limit_s=1)
     fused = Instance.uniform(stages=2, microbatches=2, fused_backward_ticks=2)
-    with pytest.raises(NotApplicableError, match=r"milp: fused_backward_ticks is given; .* take cp-sat"):
+    with pytest.raises(ValueError, match=r"milp: fused_backward_ticks is given; .* take cp-sat"):
         solve_milp(expand(fused), time_limit_s=1)
+
+
+def test_any_field_that_the_program_does_not_know_is_refused() -> None:
+    """It is older than most fields: what it does not name itself may only have its default."""
+    given = Instance.uniform(stages=2, microbatches=2)
+    reach.require_modelled(given)
+    known = reach._MODELLED - {"weight_share"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reach, "_MODELLED", known)
+        with pytest.raises(ValueError, match=r"milp: weight_share is given; the published program does not model it"):
+            reach.require_modelled(given)
+
+
+def test_news_on_the_way() -> None:
+    """p = 4, m = 4, unit times, cap p, so 3m + 3 = 15: values fall, bounds rise, the last of each is the outcome.
+
+    No start is given, so that at least one schedule is told.
+    """
+    graph = expand(Instance.uniform(stages=4, microbatches=4, memory_cap=4))
+    values: list[int] = []
+    bounds: list[int] = []
+    outcome = solve_milp(
+        graph, time_limit_s=LONG_S, found=lambda value, starts: values.append(value), proved=bounds.append
+    )
+    assert outcome[1:] == (15, Status.OPTIMAL)
+    assert values == sorted(values, reverse=True)
+    assert bounds == sorted(bounds)
+    assert (values[-1], bounds[-1]) == (15, 15)
+
+
+def test_engine_by_its_process() -> None:
+    """Solved with ``engine="milp"``: proved by it, without any bound of ours, and the file says who searched."""
+    result = solve(Instance.uniform(stages=3, microbatches=4, memory_cap=3), engine="milp", time_limit_s=LONG_S)
+    assert (result.status, result.value, result.bound) == (Status.OPTIMAL, 14, Bound(14, "milp"))
+    assert result.schedule is not None
+    said = result.schedule.provenance
+    assert (said.engine, said.workers, said.proved_by) == (Engine.MILP, 1, "milp")
+    assert result.history[0].bound == 0
+
+
+def test_engine_refuses_what_it_does_not_model() -> None:
+    """Before the search: the shape, deterministic time, and more than one thread."""
+    with pytest.raises(ValueError, match=r"^milp: 4 virtual stages on 2 stages"):
+        solve(Instance.uniform(stages=2, microbatches=2, placement="v", virtual=2), engine="milp")
+    linear = Instance.uniform(stages=2, microbatches=2)
+    with pytest.raises(ValueError, match=r"^deterministic: milp counts no deterministic time; leave it out"):
+        solve(linear, engine="milp", deterministic=True)
+    with pytest.raises(ValueError, match=r"^workers = 2: milp runs on one thread; leave workers out"):
+        solve(linear, engine="milp", workers=2)

@@ -12,7 +12,6 @@ from zbopt import bench
 from zbopt.bench import (
     BenchRow,
     Known,
-    Limits,
     Peer,
     bench_set,
     instance_files,
@@ -22,6 +21,7 @@ from zbopt.bench import (
 )
 from zbopt.cli import run
 from zbopt.instance import Instance, Objective, write_instance
+from zbopt.portfolio import Limits
 from zbopt.result import Bound, Result
 from zbopt.schedule import Provenance, Schedule, Status
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from zbopt import portfolio
-from zbopt.cpsat import engine
-from zbopt.cpsat.engine import News, SolverDiedError, run
-from zbopt.cpsat.order import Order
+from zbopt.engine import watch as engine
+from zbopt.engine.order import Order
+from zbopt.engine.watch import News, SolverDiedError, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance

@@ -7,8 +7,8 @@ from typing import IO
 
 import pytest
 
-from zbopt.cpsat import engine
-from zbopt.cpsat.order import Order
+from zbopt.engine import watch as engine
+from zbopt.engine.order import Order
 from zbopt.instance import Instance
 
 

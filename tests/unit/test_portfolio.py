@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from zbopt import portfolio
-from zbopt.cpsat.engine import News
-from zbopt.cpsat.order import Order
+from zbopt.engine.order import Order
+from zbopt.engine.watch import News
 from zbopt.instance import Instance
 from zbopt.portfolio import infeasible, solve
 from zbopt.result import Bound, Progress, Result

@@ -13,14 +13,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, Limits, bench_set, instance_files, update_best_known
+from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, bench_set, instance_files, update_best_known
 from zbopt.cli import out
-from zbopt.cli.flags import JsonFlag, ObjectiveFlag, SearchFlags, takes
+from zbopt.cli.flags import EngineFlag, JsonFlag, ObjectiveFlag, SearchFlags, takes
 from zbopt.instance import Objective
+from zbopt.portfolio import Limits
 from zbopt.report.record import Record
 from zbopt.report.words import percent, table
 from zbopt.result import Progress
-from zbopt.schedule import Status, versions
+from zbopt.schedule import Engine, Status, versions
 
 FAILED = 1
 _HEAD = ("instance", "value", "bound", "gap", "proved by", "best peer", "ratio", "seconds", "best known")
@@ -47,6 +48,7 @@ AnyObjectiveFlag = Annotated[
 def bench_command(
     search: SearchFlags,
     folder: FolderArgument,
+    engine: EngineFlag = Engine.CP_SAT,
     match: MatchFlag = "*",
     objective: AnyObjectiveFlag = None,
     update: UpdateFlag = False,
@@ -60,7 +62,7 @@ def bench_command(
 
     Ctrl-C ends the run and shows what was found; --resume goes on from there.
     """
-    limits = Limits(search.time_limit, search.workers, search.seed, search.deterministic)
+    limits = Limits(search.time_limit, search.workers, search.seed, search.deterministic, engine)
     count = len(instance_files(folder, match))
     with BenchBar(count) as bar:
         rows = bench_set(

@@ -12,6 +12,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from zbopt.schedule import Engine
+
 
 class ObjectiveFlag(StrEnum):
     """Values of ``--objective``, with the hyphens of a command line."""
@@ -184,7 +186,7 @@ class SearchFlags:
         float, _search("--time-limit", "Seconds for the whole search.", "60", "SECONDS", _seconds)
     ] = 60.0
     workers: Annotated[int | None, _search("--workers", "Threads of CP-SAT.", "all processors", "N", _whole)] = None
-    seed: Annotated[int, _search("--seed", "Of CP-SAT's random choices.", "0", "N", _whole)] = 0
+    seed: Annotated[int, _search("--seed", "Of the engine's random choices.", "0", "N", _whole)] = 0
     deterministic: Annotated[
         bool,
         _search(
@@ -194,6 +196,15 @@ class SearchFlags:
     ] = False
 
 
+EngineFlag = Annotated[
+    Engine,
+    _search(
+        "--engine",
+        "What searches: CP-SAT between heuristics and closed bounds; or the published integer program, the reference "
+        "to compare with, from the best heuristic on (one virtual stage a stage, split backward, one thread).",
+        "cp-sat",
+    ),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the page.")]
 OutputFlag = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the schedule to this file, as JSON.")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
-from zbopt.cli.flags import JsonFlag, OutputFlag, ProblemFlags, SearchFlags, takes
+from zbopt.cli.flags import EngineFlag, JsonFlag, OutputFlag, ProblemFlags, SearchFlags, takes
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.progress import ProgressLine
@@ -21,14 +21,20 @@ from zbopt.report.gantt import gantt
 from zbopt.report.page import answer, asked
 from zbopt.report.record import solve_record
 from zbopt.result import Result
-from zbopt.schedule import write_schedule
+from zbopt.schedule import Engine, write_schedule
 
 INFEASIBLE = 1
 NOT_WRITTEN = 2
 
 
 @takes(ProblemFlags, SearchFlags)
-def solve_command(problem: ProblemFlags, search: SearchFlags, output: OutputFlag = None, json: JsonFlag = False) -> int:
+def solve_command(
+    problem: ProblemFlags,
+    search: SearchFlags,
+    engine: EngineFlag = Engine.CP_SAT,
+    output: OutputFlag = None,
+    json: JsonFlag = False,
+) -> int:
     """Find the best schedule of one training step, and prove how good it is.
 
     Example: zbopt solve --stages 4 --micro 8 --mem-limit 6
@@ -40,7 +46,7 @@ def solve_command(problem: ProblemFlags, search: SearchFlags, output: OutputFlag
     asked_for = {"": problem_of(problem)} if problem.placement != AUTO else placed_problems(problem)
     if output is not None:
         require_writable(output, problem.instance)
-    results = search_each(asked_for, search)
+    results = search_each(asked_for, search, engine)
     best = best_of(results)
     result, problem_of_it = results[best], asked_for[best]
     written = None if output is None else _write(result, output)
@@ -71,18 +77,18 @@ def _write(result: Result, output: Path) -> bool:
     return True
 
 
-def search_each(problems: Mapping[str, Problem], search: SearchFlags) -> dict[str, Result]:
+def search_each(problems: Mapping[str, Problem], search: SearchFlags, engine: Engine) -> dict[str, Result]:
     """Solve each, with an equal share of the time limit; after Ctrl-C no further one."""
     share = replace(search, time_limit=search.time_limit / len(problems))
     results: dict[str, Result] = {}
     for name, problem in problems.items():
-        results[name] = search_for(problem.instance, share)
+        results[name] = search_for(problem.instance, share, engine)
         if results[name].interrupted:
             break
     return results
 
 
-def search_for(instance: Instance, search: SearchFlags) -> Result:
+def search_for(instance: Instance, search: SearchFlags, engine: Engine = Engine.CP_SAT) -> Result:
     """Solve with live progress on stderr."""
     with ProgressLine() as progress:
         return solve(
@@ -91,6 +97,7 @@ def search_for(instance: Instance, search: SearchFlags) -> Result:
             workers=search.workers,
             seed=search.seed,
             deterministic=search.deterministic,
+            engine=engine,
             on_progress=progress,
         )
 

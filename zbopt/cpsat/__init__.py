@@ -1,1 +1,1 @@
-"""CP-SAT on the task graph: the formulation, its search, and the process that it runs in."""
+"""CP-SAT on the task graph: the formulation, its search, and the process that runs it."""

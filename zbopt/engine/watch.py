@@ -1,4 +1,4 @@
-"""Runs the solver's process and watches it: news come in as they are sent, and what was sent is never lost."""
+"""Runs an engine's process and watches it: news come in as they are sent, and what was sent is never lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
-from zbopt.cpsat.order import Order
+from zbopt.engine.order import Order
 from zbopt.result import Bound
+from zbopt.schedule import Engine
+
+_MODULES = {Engine.CP_SAT: "zbopt.cpsat.child", Engine.MILP: "zbopt.milp"}
 
 GRACE_S = 1.0
 """How long the child may overrun its time before it is ended: building a model heeds no clock. Nothing sent is lost."""
@@ -44,7 +47,7 @@ def run(order: Order, *, poll_s: float = 0.2) -> Iterator[News | None]:
         SolverDiedError: The process crashed or was killed.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "zbopt.cpsat.child"],
+        [sys.executable, "-m", _MODULES[order.engine]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

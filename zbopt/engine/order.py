@@ -1,10 +1,11 @@
-"""What the parent asks of the solver's process. Apart from the rest, so that asking does not load OR-Tools."""
+"""What the parent asks of an engine's process. Apart from the rest, so that asking does not load OR-Tools."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
 from zbopt.instance import Instance
+from zbopt.schedule import Engine
 
 
 class Order(BaseModel):
@@ -12,6 +13,7 @@ class Order(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    engine: Engine = Engine.CP_SAT
     instance: Instance
     starts: dict[int, int]
     value: int

@@ -1,0 +1,62 @@
+"""The child's side: an order on stdin, news on stdout, one JSON object a line.
+
+An engine runs in a process of its own and not in the caller's, so that a crash, a kill or a lack of memory costs
+nothing that was found before: the parent holds every schedule and bound that has been sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+
+from zbopt.engine.order import Order
+from zbopt.result import Bound
+
+
+class News:
+    """Sends what an engine learns, in ticks of the order's instance, to the parent."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints must not mix with the news
+
+    def _send(self, **news: object) -> None:
+        self._out.write(json.dumps(news) + "\n")
+        self._out.flush()
+
+    def found(self, value: int, starts: Mapping[int, int]) -> None:
+        """A better schedule: its value, and the start of each task that runs."""
+        self._send(found=value, starts=starts)
+
+    def proved(self, bound: Bound) -> None:
+        """A better bound."""
+        self._send(bound=bound.value, proved_by=bound.proved_by)
+
+    def doing(self, what: str) -> None:
+        """What the engine does now."""
+        self._send(doing=what)
+
+    def done(self) -> None:
+        """There will be no more."""
+        self._send(done=True)
+
+
+def serve(engine: Callable[[Order, News], None]) -> None:
+    """Read one order, run ``engine`` on it, and say when it is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    order = Order.model_validate_json(sys.stdin.readline())
+    _limit_memory(order.memory_limit_mb)
+    news = News()
+    engine(order, news)
+    news.done()
+
+
+def _limit_memory(megabytes: int) -> None:
+    """A hard stop well above the engine's own, so that a leak ends this process and not the machine."""
+    limit = 2 * megabytes * 2**20
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard < 0 else min(limit, hard), hard))
