@@ -143,7 +143,7 @@ class _Program:
             for r in self.graph.residences:
                 if r.stage == stage:
                     takes[r.first] += r.amount
-                    gives[r.last] = r.amount
+                    gives[r.last] = gives.get(r.last, 0) + r.amount
             for k in takes:
                 earlier = sum(takes[i] for i in takes if self._microbatch(i) <= self._microbatch(k))
                 released = [amount * self.before[i, k] for i, amount in gives.items() if (i, k) in self.before]

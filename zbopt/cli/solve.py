@@ -77,7 +77,9 @@ def _write(result: Result, output: Path) -> bool:
     return True
 
 
-def search_each(problems: Mapping[str, Problem], search: SearchFlags, engine: Engine) -> dict[str, Result]:
+def search_each(
+    problems: Mapping[str, Problem], search: SearchFlags, engine: Engine = Engine.CP_SAT
+) -> dict[str, Result]:
     """Solve each, with an equal share of the time limit; after Ctrl-C no further one."""
     share = replace(search, time_limit=search.time_limit / len(problems))
     results: dict[str, Result] = {}

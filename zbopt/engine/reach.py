@@ -18,6 +18,7 @@ _MODELLED = {
     "comm_ticks",
     "memory_cap",
     "activation",
+    "memory_unit",
     "weight_share",
     "objective",
     "barrier",
