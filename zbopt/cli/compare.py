@@ -29,7 +29,7 @@ from zbopt.schedule import Schedule, Status
 
 OPTIMUM = "optimum"
 AUTOMATIC = "zb-auto"
-AT_THE_CAP = (AUTOMATIC, "list")
+AT_THE_CAP = (AUTOMATIC, "v-auto", "list")
 """Heuristics that plan for a cap; the others have the memory that their definition gives them."""
 
 

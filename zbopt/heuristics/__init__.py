@@ -14,6 +14,7 @@ from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
 from zbopt.heuristics.list_schedule import list_schedule
 from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
+from zbopt.heuristics.v_auto import v_auto
 from zbopt.heuristics.zb_auto import zb_auto
 from zbopt.heuristics.zb_handcrafted import zb_h1, zb_h2
 from zbopt.instance import Instance
@@ -28,6 +29,7 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "zb-h1": zb_h1,
         "zb-h2": zb_h2,
         "zb-auto": zb_auto,
+        "v-auto": v_auto,
         "list": list_schedule,
     }
 )

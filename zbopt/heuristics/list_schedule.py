@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from zbopt.heuristics.build import schedule_in_order
+from zbopt.heuristics.build import Step, schedule_in_order
 from zbopt.heuristics.dispatch import Rule, best_of
 from zbopt.heuristics.zb_auto import warm_ups
 from zbopt.instance import Instance
@@ -21,10 +21,19 @@ def list_schedule(instance: Instance) -> Schedule:
     Raises:
         CannotFitError: A stage's cap is below one microbatch in all its virtual stages; no schedule fits then.
     """
-    rule, best = best_of("list", instance, _rules(instance), _MOST_OPS)
+    return schedule_in_order("list", instance, list_orders("list", instance))
+
+
+def list_orders(name: str, instance: Instance) -> list[list[Step]]:
+    """The orders of the list schedule, for the heuristic ``name``.
+
+    Raises:
+        CannotFitError: A stage's cap is below one microbatch in all its virtual stages; no schedule fits then.
+    """
+    rule, best = best_of(name, instance, _rules(instance), _MOST_OPS)
     surprised = [replace(rule, surprise=share, seed=seed) for seed in range(64) for share in (0.02, 0.1)]
-    _, other = best_of("list", instance, surprised, _MOST_OPS)
-    return schedule_in_order("list", instance, min(best, other, key=lambda found: found.value).orders)
+    _, other = best_of(name, instance, surprised, _MOST_OPS)
+    return min(best, other, key=lambda found: found.value).orders
 
 
 def _rules(instance: Instance) -> list[Rule]:

@@ -1,0 +1,225 @@
+"""Serial packing: each op in turn goes to the earliest place on its stage where time, inputs and memory let it run.
+
+Unlike an order, which says what follows what, a packing may put an op into a gap that earlier ones have left. Done
+from both ends in turn (``justify``) it never makes a schedule longer, and mostly makes it shorter: the
+forward-backward improvement of project scheduling (Li and Willis 1992, Tormos and Lova 2001), here with memory that
+is held from one op to another. It reads only the task graph, and so works on every placement and route.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zbopt.graph import TaskGraph
+from zbopt.instance import Objective
+
+Starts = dict[int, int]
+"""Start of each task that runs, in ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What packing needs to know of the tasks, seen from the start of the step or, mirrored, from its end.
+
+    All lists are by task. ``inputs`` are (task, lag); ``takes`` and ``gives`` are the memory units that the stage
+    loses at a task's start and gets back at its end; ``frees`` are those of the tasks waiting for this one alone that
+    nothing waits for and that release memory.
+    """
+
+    duration: list[int]
+    stage: list[int]
+    inputs: list[list[tuple[int, int]]]
+    takes: list[int]
+    gives: list[int]
+    frees: list[list[int]]
+
+
+class Packing:
+    """The tasks of one schedule of a graph, ready to be packed from either end.
+
+    Args:
+        graph: The task graph.
+        order: The tasks that run, without optimizer steps, each after its inputs. Tasks of one kind and virtual
+            stage keep the order that they have here.
+    """
+
+    def __init__(self, graph: TaskGraph, order: Sequence[int]) -> None:
+        self.graph, self.order = graph, list(order)
+        runs = set(self.order)
+        taken, given = self._memory(runs)
+        inputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
+        outputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
+        for before, after, lag in self._waits(runs):
+            inputs[after].append((before, lag))
+            outputs[before].append((after, lag))
+        frees: list[list[int]] = [[] for _ in graph.tasks]
+        for i in self.order:
+            if given[i] and not outputs[i] and len(inputs[i]) == 1:
+                frees[inputs[i][0][0]].append(i)
+        previous: dict[object, int] = {}
+        for i in self.order:
+            key = graph.tasks[i].kind, graph.tasks[i].virtual_stage
+            if key in previous:
+                inputs[i].append((previous[key], 0))
+                outputs[previous[key]].append((i, 0))
+            previous[key] = i
+        duration = [task.duration_ticks for task in graph.tasks]
+        stage = [task.stage for task in graph.tasks]
+        self.ahead = Side(duration, stage, inputs, taken, given, frees)
+        self.back = Side(duration, stage, outputs, given, taken, [[]] * len(graph.tasks))
+        self.caps = graph.caps or (sum(taken) + 1,) * graph.instance.stages
+        self.offsets = self._offsets()
+
+    def _waits(self, runs: Container[int]) -> Iterator[tuple[int, int, int]]:
+        for edge in self.graph.precedences:
+            if edge.before in runs and edge.after in runs:
+                yield edge.before, edge.after, edge.lag_ticks
+
+    def _memory(self, runs: Container[int]) -> tuple[list[int], list[int]]:
+        """Memory that each task takes at its start, and that it gives back at its end."""
+        taken, given = [0] * len(self.graph.tasks), [0] * len(self.graph.tasks)
+        for held in self.graph.residences:
+            if held.first in runs and held.last in runs:
+                taken[held.first] += held.amount
+                given[held.last] += held.amount
+        return taken, given
+
+    def _offsets(self) -> list[int]:
+        """By stage, when its clock starts: with all others, or for the largest span with its first possible start."""
+        offsets = [0] * self.graph.instance.stages
+        if self.graph.instance.objective is not Objective.MAX_STAGE_SPAN:
+            return offsets
+        heads: Starts = {}
+        seen: set[int] = set()
+        for i in self.order:
+            heads[i] = max((heads[b] + self.ahead.duration[b] + lag for b, lag in self.ahead.inputs[i]), default=0)
+            if self.ahead.stage[i] not in seen:
+                seen.add(self.ahead.stage[i])
+                offsets[self.ahead.stage[i]] = heads[i]
+        return offsets
+
+    def rows(self, starts: Mapping[int, int]) -> list[list[int]]:
+        """For each stage, its tasks in the order of ``starts``."""
+        rows: list[list[int]] = [[] for _ in self.caps]
+        for i in sorted(starts, key=lambda i: (starts[i], self.ahead.duration[i], i)):
+            rows[self.ahead.stage[i]].append(i)
+        return rows
+
+    def value(self, starts: Mapping[int, int]) -> int:
+        """Largest over the stages of its last end by its own clock."""
+        duration, stage = self.ahead.duration, self.ahead.stage
+        return max(start + duration[i] - self.offsets[stage[i]] for i, start in starts.items())
+
+    def forward(self, order: Iterable[int]) -> Starts | None:
+        """Pack ``order`` from the start of the step; ``None`` where memory never has room for an op.
+
+        Where memory is short, ops that nothing waits for go before their turn.
+        """
+        return _pack(self.ahead, self.caps, order, [0] * len(self.caps))
+
+    def justified(self, starts: Starts, rounds: int) -> Starts:
+        """The best found by packing ``starts`` from the end, then from the start again, ``rounds`` times at most."""
+        best, value = starts, self.value(starts)
+        for _ in range(rounds):
+            later = self._from_end(best, value)
+            sooner = later and self.forward(sorted(later, key=lambda i: (later[i], self.ahead.duration[i], i)))
+            if not sooner:
+                break
+            found = self.value(sooner)
+            if found > value or sooner == best:
+                break
+            best, value = sooner, found
+        return best
+
+    def _from_end(self, starts: Starts, value: int) -> Starts | None:
+        """Pack towards each stage's last end at ``value`` by its own clock, the ops that end last first."""
+        duration = self.ahead.duration
+        latest = max(self.offsets) + value
+        order = sorted(starts, key=lambda i: (-starts[i] - duration[i], -starts[i], -i))
+        mirrored = _pack(self.back, self.caps, order, [latest - value - offset for offset in self.offsets])
+        return mirrored and {i: latest - start - duration[i] for i, start in mirrored.items()}
+
+
+class _Line:
+    """One stage: its busy intervals, and its changes of memory in order of time."""
+
+    __slots__ = ("changes", "ends", "level", "starts", "times")
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.times: list[int] = []
+        self.changes: list[int] = []
+        self.level = 0
+
+    def place(self, ready: int, ticks: int) -> int:
+        """Occupy the earliest ``ticks`` free from ``ready`` on; their start."""
+        starts, ends = self.starts, self.ends
+        position = bisect_right(ends, ready)
+        while position < len(starts) and starts[position] - ready < ticks:
+            ready = max(ready, ends[position])
+            position += 1
+        starts.insert(position, ready)
+        ends.insert(position, ready + ticks)
+        return ready
+
+    def room_from(self, most: int) -> int | None:
+        """Earliest time from which on at most ``most`` is held for good; ``None`` if never."""
+        level = self.level
+        if level > most:
+            return None
+        for position in range(len(self.times) - 1, -1, -1):
+            level -= self.changes[position]
+            if level > most:
+                return self.times[position]
+        return 0
+
+    def change(self, time: int, amount: int) -> None:
+        """Hold ``amount`` more from ``time`` on. What is released at the same time is released before."""
+        position = bisect_left(self.times, time) if amount < 0 else bisect_right(self.times, time)
+        self.times.insert(position, time)
+        self.changes.insert(position, amount)
+        self.level += amount
+
+
+def _pack(side: Side, caps: Sequence[int], order: Iterable[int], release: Sequence[int]) -> Starts | None:
+    lines = [_Line() for _ in caps]
+    waiting: list[list[tuple[int, int]]] = [[] for _ in caps]
+    starts: Starts = {}
+
+    def put(i: int, room: int) -> None:
+        stage = side.stage[i]
+        line, ready = lines[stage], max(room, release[stage])
+        for before, lag in side.inputs[i]:
+            ready = max(ready, starts[before] + side.duration[before] + lag)
+        starts[i] = start = line.place(ready, side.duration[i])
+        if side.takes[i]:
+            line.change(start, side.takes[i])
+        if side.gives[i]:
+            line.change(start + side.duration[i], -side.gives[i])
+        for last in side.frees[i]:
+            heapq.heappush(waiting[side.stage[last]], (start, last))
+
+    def room_for(i: int) -> int | None:
+        """When memory has room for ``i`` for good; ops that nothing waits for go first where it is short."""
+        stage = side.stage[i]
+        most, queue = caps[stage] - side.takes[i], waiting[stage]
+        ready = max((starts[b] + side.duration[b] + lag for b, lag in side.inputs[i]), default=0)
+        room = lines[stage].room_from(most)
+        while queue and (room is None or room > ready):
+            _, last = heapq.heappop(queue)
+            if last not in starts:
+                put(last, 0)
+                room = lines[stage].room_from(most)
+        return room
+
+    for i in order:
+        if i not in starts:
+            room = room_for(i) if side.takes[i] else 0
+            if room is None:
+                return None
+            put(i, room)
+    return starts
