@@ -249,6 +249,10 @@ def read_best_known(folder: Path) -> dict[Key, Known]:
     return dict(_read_table(folder / BEST_KNOWN, _KNOWN_COLUMNS, read))
 
 
+_MEASURED = (Objective.MAKESPAN, Objective.MAX_STAGE_SPAN)
+"""Objectives under which published schedulers were measured."""
+
+
 def read_peers(folder: Path) -> dict[Key, list[Peer]]:
     """What published schedulers reach, by instance and objective; nothing where the set has no such file.
 
@@ -257,7 +261,7 @@ def read_peers(folder: Path) -> dict[Key, list[Peer]]:
     """
 
     def read(row: Mapping[str, str]) -> list[tuple[Key, Peer]]:
-        return [((row["instance"], o), Peer(row["scheduler"], float(row[o.value]))) for o in Objective]
+        return [((row["instance"], o), Peer(row["scheduler"], float(row[o.value]))) for o in _MEASURED]
 
     found: dict[Key, list[Peer]] = {}
     for pairs in _read_table(folder / PEERS, _PEER_COLUMNS, read):

@@ -12,10 +12,20 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from zbopt.communication import Collective, CommunicationFields
 from zbopt.documents import first_fault, read_document
-from zbopt.kinds import Barrier, Drop, Kind, Objective
+from zbopt.kinds import (
+    COMPUTE,
+    Barrier,
+    Communication,
+    Drop,
+    Kind,
+    Objective,
+    ReductionOccupies,
+    TransferOccupies,
+)
 from zbopt.memory_fields import PER_STAGE, PER_VIRTUAL_STAGE, check_memory, fill_memory
 from zbopt.placement import placement_of
 from zbopt.quantities import (
@@ -30,8 +40,10 @@ from zbopt.quantities import (
     Ticks,
     number,
 )
+from zbopt.update import UpdateFields
 
 __all__ = [
+    "COMPUTE",
     "MAX_AMOUNT",
     "MAX_FORWARDS",
     "MAX_MICROBATCHES",
@@ -39,12 +51,16 @@ __all__ = [
     "MAX_TICKS",
     "Amount",
     "Barrier",
+    "Collective",
+    "Communication",
     "Drop",
     "Instance",
     "Kind",
     "Objective",
     "Rational",
+    "ReductionOccupies",
     "Ticks",
+    "TransferOccupies",
     "first_error",
     "number",
     "placement_of",
@@ -59,11 +75,12 @@ _PER_VIRTUAL_STAGE = (
     "weight_ticks",
     "fused_backward_ticks",
     *PER_VIRTUAL_STAGE,
+    "reduction_ticks",
 )
 _PER_STAGE = ("optimizer_ticks", *PER_STAGE)
 
 
-class Instance(BaseModel):
+class Instance(CommunicationFields, UpdateFields):
     """One scheduling problem. Frozen; unknown fields are refused.
 
     A scalar given for a list field stands for every virtual stage (or stage), in files too. Times are in ticks.
@@ -181,8 +198,16 @@ class Instance(BaseModel):
                 f"{self.virtual_stages} virtual stages with {self.microbatches} microbatches make {forwards} forwards, "
                 f"of at most {MAX_FORWARDS}; lower microbatches to {MAX_FORWARDS // self.virtual_stages}"
             )
+        if forwards * self.iterations > MAX_FORWARDS:
+            raise ValueError(
+                f"{self.iterations} iterations of {forwards} forwards are more than {MAX_FORWARDS}; lower iterations "
+                f"to {MAX_FORWARDS // forwards}"
+            )
         self._check_backward()
         check_memory(self)
+        self.check_communication(self.stages, sized=self.boundary is not None)
+        self._check_collectives_fit()
+        self.check_update(self.barrier, self.objective, self.microbatches, ports=self.occupies_ports)
         if self.barrier is Barrier.NONE and self.optimizer_ticks is not None:
             raise ValueError(
                 "optimizer_ticks is given but barrier is none; set barrier to global or post_validation, "
@@ -197,6 +222,16 @@ class Instance(BaseModel):
         idle = sorted(set(range(self.stages)) - set(self.stage_of))
         if idle:
             raise ValueError(f"stage {idle[0]} holds no virtual stage; give each stage at least one in stage_of")
+
+    def _check_collectives_fit(self) -> None:
+        for i, inside in enumerate(self.collectives or ()):
+            times = [t for v in range(self.virtual_stages) if (t := self.op_ticks(inside.kind, v)) is not None]
+            end = inside.start + inside.ticks
+            if end > min(times, default=end):
+                raise ValueError(
+                    f"collectives[{i}] ends at {end} in {inside.kind.value}, which takes {min(times)}; "
+                    "end it before that"
+                )
 
     def _check_backward(self) -> None:
         if (self.backward_ticks is None) != (self.weight_ticks is None):
@@ -263,14 +298,35 @@ class Instance(BaseModel):
         """A backward may run as BW."""
         return self.fused_backward_ticks is not None
 
+    @property
+    def is_simple(self) -> bool:
+        """One iteration whose transfers are lags and whose inputs are all there: what long steps repeat by."""
+        return not self.sends and self.iterations == 1 and self.input_ready_ticks is None
+
+    @property
+    def occupies_ports(self) -> bool:
+        """Transfers are events that occupy ports."""
+        return self.sends and self.transfer_occupies is TransferOccupies.PORT
+
+    def op_ticks(self, kind: Kind, virtual_stage: int) -> int | None:
+        """Time of F (with the loss on the last virtual stage), B, W or BW; ``None``: there is no such op."""
+        if kind is Kind.F:
+            last = virtual_stage == self.virtual_stages - 1
+            return self.forward_ticks[virtual_stage] + (self.loss_ticks if last else 0)
+        times = {Kind.B: self.backward_ticks, Kind.W: self.weight_ticks, Kind.BW: self.fused_backward_ticks}[kind]
+        return None if times is None else times[virtual_stage]
+
     def virtual_stages_of(self, stage: int) -> tuple[int, ...]:
         """Virtual stages that ``stage`` holds, in forward order."""
         return tuple(v for v, held_by in enumerate(self.stage_of) if held_by == stage)
 
     def lag_ticks(self, from_virtual_stage: int, to_virtual_stage: int) -> int:
-        """Latency of the transfer between two virtual stages: none on one stage."""
-        same = self.stage_of[from_virtual_stage] == self.stage_of[to_virtual_stage]
-        return 0 if same else self.comm_ticks
+        """Time of the transfer between two neighbours on the route, whether a lag or an event: none on one stage."""
+        stage, other = self.stage_of[from_virtual_stage], self.stage_of[to_virtual_stage]
+        if stage == other:
+            return 0
+        size = Fraction(0) if self.boundary is None else self.boundary[min(from_virtual_stage, to_virtual_stage)]
+        return self.transfer_ticks(self.comm_ticks, size, stage, other)
 
 
 def _is_count(value: object, most: int) -> bool:
@@ -300,8 +356,11 @@ def read_instance(path: Path | str) -> Instance:
 
 def write_instance(instance: Instance, path: Path | str) -> None:
     """Write ``instance`` as JSON, one field a line."""
-    fields = instance.model_dump(mode="json", exclude_none=True)
-    lines = (f"  {json.dumps(k)}: {json.dumps(v if k == 'stage_of' else _collapse(v))}" for k, v in fields.items())
+    dumped = instance.model_dump(mode="json", exclude_none=True)
+    own = [field.alias or name for name, field in Instance.model_fields.items() if name in Instance.__annotations__]
+    fields = {name: dumped[name] for name in (*own, *dumped) if name in dumped}
+    spread = {*_PER_VIRTUAL_STAGE, *_PER_STAGE}
+    lines = (f"  {json.dumps(k)}: {json.dumps(_collapse(v) if k in spread else v)}" for k, v in fields.items())
     Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

@@ -6,7 +6,11 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an event does (DESIGN section 1): the zero-bubble papers' letters."""
+    """What an event does (DESIGN section 1): the zero-bubble papers' letters.
+
+    ``SEND_F`` hands an activation to the next virtual stage, ``SEND_B`` a gradient to the one before; both belong to
+    the virtual stage that sends. ``G`` reduces a virtual stage's gradients over data parallel replicas.
+    """
 
     F = "F"
     B = "B"
@@ -14,6 +18,13 @@ class Kind(StrEnum):
     BW = "BW"
     R = "R"
     O = "O"  # noqa: E741 - the papers' letter
+    G = "G"
+    SEND_F = "SEND_F"
+    SEND_B = "SEND_B"
+
+
+COMPUTE = frozenset({Kind.F, Kind.B, Kind.W, Kind.BW, Kind.R, Kind.O})
+"""Kinds that occupy their stage's compute; the others run beside it, on links and ports."""
 
 
 class Objective(StrEnum):
@@ -21,6 +32,7 @@ class Objective(StrEnum):
 
     MAKESPAN = "makespan"
     MAX_STAGE_SPAN = "max_stage_span"
+    PERIOD = "period"
 
 
 class Barrier(StrEnum):
@@ -37,3 +49,26 @@ class Drop(StrEnum):
     NEVER = "never"
     ALWAYS = "always"
     CHOOSE = "choose"
+
+
+class Communication(StrEnum):
+    """What a transfer between stages is: a lag, an event on a link, or one that also holds both stages' compute."""
+
+    LATENCY = "latency"
+    LINK = "link"
+    BLOCKING = "blocking"
+
+
+class TransferOccupies(StrEnum):
+    """What one transfer at a time may use: its directed link, or the port of both stages in either direction."""
+
+    LINK = "link"
+    PORT = "port"
+
+
+class ReductionOccupies(StrEnum):
+    """What one reduction at a time may use: a link of its stage, one of its node, or the port of its stage."""
+
+    STAGE = "stage"
+    NODE = "node"
+    PORT = "port"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from zbopt.instance import Instance, Objective
 from zbopt.ledger import Ledger
@@ -18,10 +18,14 @@ from zbopt.schedule import Event, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a schedule costs. Tuples are by stage; ratios are ``None`` where the denominator is zero."""
+    """What a schedule costs. Tuples are by stage; ratios are ``None`` where the denominator is zero.
+
+    ``period`` is the most that an iteration starts after the one before, on any stage; ``None``: one iteration.
+    """
 
     makespan: int
     stage_spans: tuple[int, ...]
+    period: int | None
     busy_ticks: tuple[int, ...]
     peak_memory: tuple[Fraction, ...]
 
@@ -46,6 +50,8 @@ class Figures:
 
     def value(self, objective: Objective) -> int:
         """Value of ``objective``, in ticks."""
+        if objective is Objective.PERIOD:
+            return self.period or 0
         return self.makespan if objective is Objective.MAKESPAN else self.max_stage_span
 
 
@@ -55,7 +61,8 @@ def figures(schedule: Schedule) -> Figures:
     starts = [[e.start for e in row] for row in rows]
     ends = [[e.end for e in row] for row in rows]
     return Figures(
-        makespan=_span([t for row in starts for t in row], [t for row in ends for t in row]),
+        makespan=_makespan(schedule),
+        period=_period(rows),
         stage_spans=tuple(map(_span, starts, ends)),
         busy_ticks=tuple(sum(row_ends) - sum(row_starts) for row_starts, row_ends in zip(starts, ends, strict=True)),
         peak_memory=tuple(_peak(Ledger(schedule.instance, row, stage)) for stage, row in enumerate(rows)),
@@ -65,6 +72,27 @@ def figures(schedule: Schedule) -> Figures:
 def _peak(ledger: Ledger) -> Fraction:
     live = accumulate((change for _, change, _ in ledger.changes()), initial=ledger.static)
     return Fraction(max(live), ledger.scale)
+
+
+def _makespan(schedule: Schedule) -> int:
+    """From the first start, or the first input where their times are given, to the last end of all events."""
+    events = [e for e in schedule.events if 0 <= e.stage < schedule.instance.stages]
+    if not events:
+        return 0
+    first = min(e.start for e in events) if schedule.instance.input_ready_ticks is None else 0
+    return max(e.end for e in events) - first
+
+
+def _period(rows: Sequence[Sequence[Event]]) -> int | None:
+    """[T6] The most that an iteration starts after the one before, on any stage."""
+    steps = []
+    for row in rows:
+        firsts: dict[int, int] = {}
+        for e in row:
+            firsts[e.iteration] = min(e.start, firsts.get(e.iteration, e.start))
+        times = [firsts[iteration] for iteration in sorted(firsts)]
+        steps += [after - before for before, after in pairwise(times)]
+    return max(steps, default=None)
 
 
 def _span(starts: Sequence[int], ends: Sequence[int]) -> int:

@@ -157,7 +157,7 @@ class _Program:
         for join in self.graph.joins:
             time = self.model.add_variable(lb=0)
             for i in join.before:
-                self.model.add_linear_constraint(time >= self._end(i))
+                self.model.add_linear_constraint(time >= self._end(i) + join.lag_ticks)
             for i in join.after:
                 self.model.add_linear_constraint(self.start[i] >= time)
 

@@ -49,3 +49,8 @@ Rational = Annotated[
 Ticks = Annotated[int, Field(ge=1, le=MAX_TICKS, strict=True)]
 Amount = Annotated[Rational, Field(ge=0, le=MAX_AMOUNT)]
 Amounts = tuple[Amount, ...]
+
+
+def is_none(value: object) -> bool:
+    """Whether a field is not given: then files leave it out."""
+    return value is None

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from zbopt.graph import TaskGraph
+from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Instance, Kind
 
 _STRIDES = 12
@@ -46,6 +46,8 @@ def in_flight(instance: Instance) -> int:
 
 def shortened(instance: Instance) -> Instance | None:
     """The same problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing."""
+    if not instance.is_simple:
+        return None
     held = in_flight(instance)
     modulus = held if held < instance.virtual_stages else _STRIDES
     least = 4 * held + 2 * modulus
@@ -75,12 +77,12 @@ def unrolled(short: TaskGraph, starts: Mapping[int, int], run: Run, long: TaskGr
     """
     missing = (long.instance.microbatches - short.instance.microbatches) // run.stride
     longer: dict[int, int] = {}
-    for (kind, where, microbatch), task in long.index.items():
+    for (kind, where, microbatch, _), task in long.index.items():
         if microbatch is None:
-            source, strides = short.index[kind, where, None], missing
+            source, strides = short.index[Key(kind, where, None)], missing
         else:
             strides = min(missing, max(0, -(-(microbatch - run.last) // run.stride)))
-            source = short.index[kind, where, microbatch - strides * run.stride]
+            source = short.index[Key(kind, where, microbatch - strides * run.stride)]
         if source in starts:
             longer[task] = starts[source] + strides * run.period
     return longer
@@ -88,10 +90,10 @@ def unrolled(short: TaskGraph, starts: Mapping[int, int], run: Run, long: TaskGr
 
 def _table(graph: TaskGraph, starts: Mapping[int, int]) -> NDArray[np.int64] | None:
     """[op, microbatch] starts; ``None`` where microbatches differ in the ops that they run."""
-    ops = sorted({(kind.value, where) for kind, where, microbatch in graph.index if microbatch is not None})
+    ops = sorted({(kind.value, where) for kind, where, microbatch, _ in graph.index if microbatch is not None})
     rows = []
     for kind, where in ops:
-        tasks = [graph.index[Kind(kind), where, j] for j in range(graph.instance.microbatches)]
+        tasks = [graph.index[Key(Kind(kind), where, j)] for j in range(graph.instance.microbatches)]
         running = [task in starts for task in tasks]
         if all(running):
             rows.append([starts[task] for task in tasks])

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from zbopt.instance import Instance, Kind, first_error, read_document
+from zbopt.instance import COMPUTE, Instance, Kind, first_error, read_document
 
 
 class Status(StrEnum):
@@ -90,10 +90,10 @@ class Schedule(BaseModel):
     events: tuple[Event, ...]
 
     def by_stage(self) -> tuple[tuple[Event, ...], ...]:
-        """Events of each stage in order of start; events on a stage that does not exist are left out."""
+        """Ops of each stage's compute in order of start; those on a stage that does not exist are left out."""
         rows: list[list[Event]] = [[] for _ in range(self.instance.stages)]
         for event in self.events:
-            if 0 <= event.stage < len(rows):
+            if event.kind in COMPUTE and 0 <= event.stage < len(rows):
                 rows[event.stage].append(event)
         return tuple(tuple(sorted(row, key=attrgetter("start", "end"))) for row in rows)
 

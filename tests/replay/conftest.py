@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from zbopt.graph import expand
+from zbopt.graph import Key, expand
 from zbopt.instance import Instance, Kind
 from zbopt.schedule import Provenance, Schedule
 from zbopt.timing import earliest_starts, schedule_of
@@ -17,10 +17,10 @@ Order = list[list[tuple[Kind, int, int]]]
 def timed(instance: Instance, order: Order) -> Schedule:
     """The schedule of (kind, virtual stage, microbatch) by stage, at earliest starts; O after all else."""
     graph = expand(instance)
-    rows = [[graph.index[op] for op in row] for row in order]
+    rows = [[graph.index[Key(*op)] for op in row] for row in order]
     if instance.optimizer_ticks is not None:
         for stage, row in enumerate(rows):
-            row.append(graph.index[Kind.O, stage, None])
+            row.append(graph.index[Key(Kind.O, stage, None)])
     return schedule_of(graph, earliest_starts(graph, rows), Provenance(source="hand"))
 
 

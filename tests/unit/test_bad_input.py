@@ -135,9 +135,9 @@ def test_wrong_flags(arguments: list[str], message: str, capsys: pytest.CaptureF
         ({"stage_of": [0, 0]}, "stage 1 holds no virtual stage; give each stage at least one in stage_of"),
         ({"micro": 3}, "micro: this version knows no such field; did you mean microbatches?"),
         ({"forward": 3}, "forward: this version knows no such field; did you mean forward_ticks?"),
-        ({"bandwidht": "choose"}, "bandwidht: this version knows no such field; leave it out"),
-        ({"objective": "period"}, "objective = 'period': must be 'makespan' or 'max_stage_span'; this version knows no "
-         "other"),
+        ({"zoom": "choose"}, "zoom: this version knows no such field; leave it out"),
+        ({"objective": "energy"},
+         "objective = 'energy': must be 'makespan', 'max_stage_span' or 'period'; this version knows no other"),
         ({"schema": "zbopt.instance/9"}, "schema = 'zbopt.instance/9': must be 'zbopt.instance/1'"),
         ({"tick": "1h"}, "tick = '1h': must be 'unit' or a duration such as 1us"),
         ({"name": 5}, "name = 5: must be a text"),
@@ -157,7 +157,11 @@ def test_wrong_fields(
     ("change", "message"),
     [
         ({"start": 1.5}, "events[0].start = 1.5: must be a whole number"),
-        ({"kind": "Q"}, "events[0].kind = 'Q': must be 'F', 'B', 'W', 'BW', 'R' or 'O'; this version knows no other"),
+        (
+            {"kind": "Q"},
+            "events[0].kind = 'Q': must be 'F', 'B', 'W', 'BW', 'R', 'O', 'G', 'SEND_F' or 'SEND_B'; this "
+            "version knows no other",
+        ),
         ({"stage": None}, "events[0].stage = null: must be a whole number"),
         ({"micro": 1}, "events[0].micro: this version knows no such field; leave it out"),
         ({"start": float("nan")}, "events[0].start = nan: must be a whole number"),

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from random_instances import PROVENANCE, random_instance, random_schedule
 
-from zbopt.graph import TaskGraph, expand
+from zbopt.graph import Key, TaskGraph, expand
 from zbopt.instance import Instance, Kind
 from zbopt.metrics import figures
 from zbopt.timing import DeadlockError, earliest_starts, least_span_starts, schedule_of, starts_of
@@ -17,7 +17,7 @@ from zbopt.validator import validate
 def order(graph: TaskGraph, text: str) -> list[list[int]]:
     """Stages by ``|``, ops as kind, virtual stage, microbatch: ``F00 B00 W00 | F10``."""
     rows = [row.split() for row in text.split("|")]
-    return [[graph.index[Kind(op[:-2]), int(op[-2]), int(op[-1])] for op in row] for row in rows]
+    return [[graph.index[Key(Kind(op[:-2]), int(op[-2]), int(op[-1]))] for op in row] for row in rows]
 
 
 TWO = Instance.uniform(stages=2, microbatches=2, forward_ticks=2, backward_ticks=3, weight_ticks=4, comm_ticks=1)
@@ -64,7 +64,7 @@ def test_barriers_join() -> None:
         graph = expand(Instance.uniform(stages=2, microbatches=1, barrier=barrier))
         orders = order(graph, "F00 B00 W00 | F10 B10 W10")
         for stage, row in enumerate(orders):
-            row.append(graph.index[Kind.O, stage, None])
+            row.append(graph.index[Key(Kind.O, stage, None)])
         starts = earliest_starts(graph, orders)
         assert [starts[row[-1]] for row in orders] == steps
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from zbopt.graph import Join, Precedence, TaskGraph
-from zbopt.instance import Kind
+from zbopt.graph import Channel, Join, Link, Precedence, Sent, Task, TaskGraph
+from zbopt.instance import COMPUTE, Communication, Kind
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
         stages: The stages to keep.
     """
     delays = _Delays(graph)
-    kept = [i for i, task in enumerate(graph.tasks) if task.stage in stages]
+    kept = [i for i, task in enumerate(graph.tasks) if _is_kept(graph, task, stages)]
     new = {old: i for i, old in enumerate(kept)}
     precedences = tuple(
         Precedence(new[before], new[after], lag)
@@ -49,11 +49,13 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
     )
     residences = (replace(r, first=new[r.first], last=new[r.last]) for r in graph.residences if r.stage in stages)
     resources = (tuple(new[i] for i in row if i in new) for row in graph.resources)
-    joins = (Join(_renamed(j.before, new), _renamed(j.after, new)) for j in graph.joins)
+    joins = (Join(_renamed(j.before, new), _renamed(j.after, new), j.lag_ticks) for j in graph.joins)
     smaller = TaskGraph(
         instance=graph.instance,
         tasks=tuple(graph.tasks[i] for i in kept),
         resources=tuple(resources),
+        links=tuple(_kept_link(link, new) for link in graph.links),
+        channels=tuple(_kept_channel(channel, new) for channel in graph.channels),
         precedences=precedences,
         joins=tuple(j for j in joins if j.before and j.after),
         residences=tuple(residences),
@@ -64,6 +66,28 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
         way_of={key: c for key, c in graph.way_of.items() if graph.instance.stage_of[key[0]] in stages},
     )
     return Relaxed(smaller, tuple(delays.heads[i] for i in kept), tuple(delays.tails[i] for i in kept))
+
+
+def _is_kept(graph: TaskGraph, task: Task, stages: Collection[int]) -> bool:
+    """Ops of the stages, and what else belongs to one; a transfer only where it may keep its stage busy."""
+    if task.kind in COMPUTE or task.kind is Kind.G:
+        return task.stage in stages
+    instance = graph.instance
+    assert task.virtual_stage is not None, "a transfer belongs to the virtual stage that sends"
+    other = instance.stage_of[task.virtual_stage + (1 if task.kind is Kind.SEND_F else -1)]
+    ends = (task.stage in stages, other in stages)
+    shared = instance.communication is Communication.BLOCKING or instance.occupies_ports
+    return any(ends) if shared else all(ends)
+
+
+def _kept_link(link: Link, new: dict[int, int]) -> Link:
+    return replace(link, uses=tuple(replace(use, task=new[use.task]) for use in link.uses if use.task in new))
+
+
+def _kept_channel(channel: Channel, new: dict[int, int]) -> Channel:
+    """Transfers whose producers are kept too: of the others it is not known when they were produced."""
+    sent = (s for s in channel.sent if s.send in new and all(p in new for p in s.producers))
+    return replace(channel, sent=tuple(Sent(new[s.send], _renamed(s.producers, new)) for s in sent))
 
 
 def _renamed(tasks: tuple[int, ...], new: dict[int, int]) -> tuple[int, ...]:
@@ -114,9 +138,10 @@ class _Delays:
     def _heads(self) -> list[int]:
         heads = [0] * len(self.graph.tasks)
         for i in self.order:
-            heads[i] = self._least(
-                [(b, heads[b] + self.graph.tasks[b].duration_ticks + lag) for b, lag in self.before[i] if b != i]
+            arrives = self._least(
+                [(b, heads[b] + self.graph.tasks[b].duration_ticks + lag) for b, lag in self.before[i]]
             )
+            heads[i] = max(arrives, self.graph.tasks[i].release_ticks)
         return heads
 
     def _tails(self) -> list[int]:

@@ -6,25 +6,22 @@ the microbatches j, j + k, j + 2k, ... follow each other.
 
 from __future__ import annotations
 
-from zbopt.bounds.stage import Slices, optimizer_tail, slots
+from zbopt.bounds.stage import Slices, optimizer_tail, over_stages, slots
 from zbopt.instance import Instance, Objective
 from zbopt.result import Bound
 
 
 def residency(instance: Instance) -> Bound | None:
     """The largest over the stages that hold one virtual stage; ``None`` if none is short of memory."""
-    slices = Slices(instance)
-    held = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
-    values = [
-        value
-        for stage, own in enumerate(held)
-        if len(own) == 1 and (value := _of_stage(slices, stage, own[0])) is not None
-    ]
-    return Bound(max(values), "bound:residency") if values else None
+    value = over_stages(instance, _of_stage)
+    return None if value is None else Bound(value, "bound:residency")
 
 
-def _of_stage(slices: Slices, stage: int, virtual_stage: int) -> int | None:
+def _of_stage(slices: Slices, stage: int) -> int | None:
     instance = slices.instance
+    virtual_stage, *others = instance.virtual_stages_of(stage)
+    if others:
+        return None
     count = slots(instance, virtual_stage)
     if count is None or count == 0:
         return None

@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from zbopt.bounds.stage import Slices, optimizer_tail, slots
+from zbopt.bounds.stage import Slices, optimizer_tail, over_stages, slots
 from zbopt.instance import Instance, Objective
 from zbopt.result import Bound
 
 
 def round_trip(instance: Instance) -> Bound | None:
     """The largest over the stages that hold one virtual stage; ``None`` if none does."""
-    slices = Slices(instance)
-    held = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
-    values = [_of_stage(slices, stage, own[0]) for stage, own in enumerate(held) if len(own) == 1]
-    return Bound(max(values), "bound:round-trip") if values else None
+    value = over_stages(instance, _of_stage)
+    return None if value is None else Bound(value, "bound:round-trip")
 
 
-def _of_stage(slices: Slices, stage: int, virtual_stage: int) -> int:
+def _of_stage(slices: Slices, stage: int) -> int | None:
     instance = slices.instance
+    virtual_stage, *others = instance.virtual_stages_of(stage)
+    if others:
+        return None
     m, forward, trip = instance.microbatches, slices.forward(virtual_stage), slices.round_trips[virtual_stage]
     head = slices.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
     base = head + m * slices.work(stage) + optimizer_tail(instance, stage)

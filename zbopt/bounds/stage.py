@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from zbopt.instance import Barrier, Instance
+from zbopt.instance import Barrier, Instance, Kind, Objective
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,9 @@ class Slices:
 
     def forward(self, virtual_stage: int) -> int:
         """Time of F."""
-        return self.instance.forward_ticks[virtual_stage]
+        ticks = self.instance.op_ticks(Kind.F, virtual_stage)
+        assert ticks is not None, "F always runs"
+        return ticks
 
     def gradient(self, virtual_stage: int) -> int:
         """Least time from the arriving gradient to the gradient of the input: B, or BW where that may run instead."""
@@ -70,10 +73,11 @@ class Slices:
         own_step = instance.barrier is not Barrier.GLOBAL
         tails: list[int] = []
         for v in range(instance.virtual_stages):
-            own = self.backward_work(v) + (optimizer_tail(instance, instance.stage_of[v]) if own_step else 0)
+            own = self.backward_work(v) + reduction(instance, v)
+            own += _step(instance, instance.stage_of[v]) if own_step else 0
             onward = self.gradient(v) + instance.lag_ticks(v, v - 1) + tails[-1] if v else 0
             tails.append(max(own, onward))
-        last_step = 0 if own_step else max(instance.optimizer_ticks or (0,))
+        last_step = 0 if own_step else instance.barrier_ticks + max(instance.optimizer_ticks or (0,))
         return tuple(tail + last_step for tail in tails)
 
 
@@ -86,6 +90,47 @@ def slots(instance: Instance, virtual_stage: int) -> int | None:
     return None if count >= instance.microbatches else count
 
 
-def optimizer_tail(instance: Instance, stage: int) -> int:
-    """Time of the optimizer step of ``stage``: whatever the barrier, it follows the stage's last backward."""
+def reduction(instance: Instance, virtual_stage: int) -> int:
+    """Time of G, 0 where gradients are not reduced."""
+    return instance.reduction_ticks[virtual_stage] if instance.reduction_ticks is not None else 0
+
+
+def _step(instance: Instance, stage: int) -> int:
     return instance.optimizer_ticks[stage] if instance.optimizer_ticks is not None else 0
+
+
+def optimizer_tail(instance: Instance, stage: int) -> int:
+    """Least time after a stage's last backward: a reduction, the barrier's own, the optimizer step.
+
+    A reduction that no step follows counts for the makespan alone: it does not run on the stage.
+    """
+    reduced = min(reduction(instance, v) for v in instance.virtual_stages_of(stage))
+    if instance.optimizer_ticks is None:
+        return reduced if instance.objective is Objective.MAKESPAN else 0
+    return reduced + instance.barrier_ticks + instance.optimizer_ticks[stage]
+
+
+OfStage = Callable[[Slices, int], int | None]
+"""What an argument says of one stage of a single iteration, by the instance's objective; ``None``: nothing."""
+
+
+def over_stages(instance: Instance, of_stage: OfStage) -> int | None:
+    """The largest value over the stages, of all iterations; ``None``: the argument says nothing of any.
+
+    On a stage, iterations follow each other: each but the last takes its span there, and the last one what is left of
+    the makespan, counted from its first start on the stage (models/bounds.md, "several iterations").
+    """
+    one = {"iterations": 1, "input_ready_ticks": None}
+    span = Slices(instance.model_copy(update=one | {"objective": Objective.MAX_STAGE_SPAN}))
+    own = Slices(instance.model_copy(update=one))
+    values = []
+    for stage in range(instance.stages):
+        spans = (
+            of_stage(span, stage) if own.instance.objective is not Objective.MAKESPAN or instance.iterations > 1 else 0
+        )
+        last = of_stage(own, stage) if instance.objective is Objective.MAKESPAN else spans
+        if spans is None or last is None:
+            continue
+        earlier = 0 if instance.objective is Objective.PERIOD else (instance.iterations - 1) * spans
+        values.append(earlier + last)
+    return max(values, default=None)

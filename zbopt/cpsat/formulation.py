@@ -12,10 +12,10 @@ from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import Literal
 
 from zbopt.bounds.relax import Relaxed
-from zbopt.bounds.stage import Slices
+from zbopt.cpsat.horizon import latest_ends
 from zbopt.cpsat.stairs import Stairs
-from zbopt.graph import Residence
-from zbopt.instance import Kind, Objective
+from zbopt.graph import Link, Residence, Sent, Task
+from zbopt.instance import COMPUTE, Kind, Objective
 from zbopt.memory import chooses, ways
 
 _GRADIENT = "gradient"
@@ -37,6 +37,11 @@ class Rules:
 
     microbatch_order: bool = True
     one_order: bool = False
+
+
+def _turn(task: Task) -> tuple[int, int]:
+    """Where a task's microbatch comes among those of all iterations."""
+    return task.iteration, task.microbatch or 0
 
 
 class Formulation:
@@ -68,6 +73,8 @@ class Formulation:
         self._tasks()
         self._inputs_arrive_before_start()
         self._stages_run_one_at_a_time()
+        self._links_carry_one_at_a_time()
+        self._channels_keep_order()
         self._memory_stays_within_cap()
         self._optimizer_waits_for_gradients()
         if self.rules.microbatch_order:
@@ -81,7 +88,8 @@ class Formulation:
         """[C1, M1] Each task is an interval within its head and tail; the options of a choice exclude each other."""
         self.option = [self._options(c, size) for c, size in enumerate(self.graph.choices)]
         for i, task in enumerate(self.graph.tasks):
-            latest = min(self.latest_ends[task.stage], self.latest_end - self.problem.tails[i]) - task.duration_ticks
+            last = self.latest_ends[task.stage] if task.kind in COMPUTE else self.latest_end
+            latest = min(last, self.latest_end - self.problem.tails[i]) - task.duration_ticks
             earliest = self.problem.heads[i]
             start = self.model.new_int_var(earliest, max(earliest, latest), f"s{i}")
             present: Literal | None = None
@@ -127,6 +135,44 @@ class Formulation:
         for row in self.graph.resources:
             if len(row) > 1:
                 self.model.add_no_overlap(self.interval[i] for i in row)
+
+    def _links_carry_one_at_a_time(self) -> None:
+        """[T1, T3] A link, a port or a blocked stage is used by one task at a time."""
+        for link in self.graph.links:
+            self.model.add_no_overlap(self._use(link, n) for n in range(len(link.uses)))
+
+    def _use(self, link: Link, n: int) -> cp_model.IntervalVar:
+        use = link.uses[n]
+        if use.ticks == self.graph.tasks[use.task].duration_ticks:
+            return self.interval[use.task]
+        start, name = self.start[use.task] + use.offset_ticks, f"{link.name} {n}"
+        present = self.present[use.task]
+        if present is None:
+            return self.model.new_fixed_size_interval_var(start, use.ticks, name)
+        return self.model.new_optional_fixed_size_interval_var(start, use.ticks, present, name)
+
+    def _channels_keep_order(self) -> None:
+        """[T2] Of two transfers of a channel that whose contents are produced first goes first."""
+        for channel in self.graph.channels:
+            for n, later in enumerate(channel.sent):
+                for earlier in channel.sent[:n]:
+                    if not self._order_is_known(earlier.send, later.send):
+                        self._same_order(earlier, later)
+
+    def _order_is_known(self, send: int, other: int) -> bool:
+        """[D1] Transfers of one kind and virtual stage go in microbatch order, as their producers do."""
+        first, second = self.graph.tasks[send], self.graph.tasks[other]
+        alike = (first.kind, first.virtual_stage) == (second.kind, second.virtual_stage)
+        return self.rules.microbatch_order and self.in_order and alike
+
+    def _same_order(self, one: Sent, other: Sent) -> None:
+        literal = self.model.new_bool_var(f"{one.send}<{other.send}")
+        for first, second, holds in ((one, other, literal), (other, one, literal.negated())):
+            self.model.add(self.start[second.send] >= self._end(first.send)).only_enforce_if(holds)
+            for before in first.producers:
+                for after in second.producers:
+                    constraint = self.model.add(self.start[after] >= self._end(before))
+                    constraint.only_enforce_if([holds, *self._presence(before, after)])
 
     def _memory_stays_within_cap(self) -> None:
         """[C4] Live memory of each stage stays within its cap: as orders of ops where [D5] applies."""
@@ -200,7 +246,7 @@ class Formulation:
         for n, join in enumerate(self.graph.joins):
             time = self.model.new_int_var(0, self.latest_end, f"join{n}")
             for i in join.before:
-                constraint = self.model.add(time >= self._end(i))
+                constraint = self.model.add(time >= self._end(i) + join.lag_ticks)
                 if literals := self._presence(i):
                     constraint.only_enforce_if(literals)
             for i in join.after:
@@ -210,11 +256,12 @@ class Formulation:
         """[D9] Microbatches are numbered by the ways of their activations; those of equal ways run in order."""
         instance = self.graph.instance
         sizes = [len(ways(instance, v)) for v in range(instance.virtual_stages)]
-        if prod(sizes) > _MOST_WAYS:
+        alike = instance.iterations == 1 and instance.input_ready_ticks is None
+        if prod(sizes) > _MOST_WAYS or not alike:
             return
         weights = [prod(sizes[:v]) for v in range(len(sizes))]
         terms: list[list[cp_model.LinearExprT]] = [[] for _ in range(instance.microbatches)]
-        for (v, j), choice in self.graph.way_of.items():
+        for (v, j, _), choice in self.graph.way_of.items():
             terms[j] += [literal * (weights[v] * k) for k, literal in enumerate(self.option[choice]) if k]
         number = [cp_model.LinearExpr.sum(row) for row in terms]
         apart = [self.model.new_bool_var(f"apart{j}") for j in range(instance.microbatches - 1)]
@@ -229,17 +276,17 @@ class Formulation:
         Args:
             apart: [D9] For each microbatch but the last, whether the next one need not follow it; ``None``: it must.
         """
-        classes: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+        classes: dict[tuple[int, str], dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
         for i, task in enumerate(self.graph.tasks):
             if task.virtual_stage is None or task.microbatch is None:
                 continue
             name = _GRADIENT if task.kind in (Kind.B, Kind.BW) else task.kind.value
-            classes[task.virtual_stage, name][task.microbatch].append(i)
+            classes[task.virtual_stage, name][_turn(task)].append(i)
         for rows in classes.values():
             for j, k in pairwise(sorted(rows)):
                 for before in rows[j]:
                     for after in rows[k]:
-                        self._in_order(before, after, [] if apart is None else [~apart[j]])
+                        self._in_order(before, after, [] if apart is None else [~apart[j[1]]])
 
     def _in_order(self, before: int, after: int, where: list[Literal]) -> None:
         task = self.graph.tasks[before]
@@ -254,9 +301,11 @@ class Formulation:
             constraint.only_enforce_if(literals)
 
     def _objective(self, minimise: bool) -> None:
-        """[O1, O2] The value stays within the horizon; where asked, it is least."""
+        """[O1, O2, T6] The value stays within the horizon; where asked, it is least."""
         if self.objective_kind is Objective.MAX_STAGE_SPAN:
             value = self._largest_span()
+        elif self.objective_kind is Objective.PERIOD:
+            value = self._longest_period()
         elif minimise:
             value = self._makespan()
         else:
@@ -294,6 +343,21 @@ class Formulation:
                     constraint.only_enforce_if(literals)
         return span
 
+    def _longest_period(self) -> cp_model.IntVar:
+        """[T6] The most that an iteration starts after the one before, on any stage."""
+        period = self.model.new_int_var(0, self.horizon, "period")
+        for stage, row in enumerate(self.graph.resources):
+            forwards: dict[int, list[cp_model.IntVar]] = defaultdict(list)
+            for i in row:
+                if self.graph.tasks[i].kind is Kind.F:
+                    forwards[self.graph.tasks[i].iteration].append(self.start[i])
+            firsts = [self.model.new_int_var(0, self.latest_end, f"first{stage}_{n}") for n in range(len(forwards))]
+            for first, starts in zip(firsts, forwards.values(), strict=True):
+                self.model.add_min_equality(first, starts)
+            for before, after in pairwise(firsts):
+                self.model.add(period >= after - before)
+        return period
+
     def hint(self, starts: Mapping[int, int]) -> None:
         """Give the solver a complete solution to start from: start of each task that runs."""
         self.model.clear_hints()  # type: ignore[no-untyped-call]  # OR-Tools 9.15 leaves it untyped
@@ -314,23 +378,3 @@ class Formulation:
             for i in range(len(self.graph.tasks))
             if (literal := self.present[i]) is None or solver.boolean_value(literal)
         }
-
-
-def latest_ends(problem: Relaxed, horizon: int) -> tuple[int, ...]:
-    """Latest end of each stage's tasks in some schedule whose objective value is at most ``horizon`` ticks.
-
-    Under ``max_stage_span`` each stage has a window of that length. A stage's first op comes before the last gradient
-    that it sends to the stage before, which has to use it within its own window [D2]; so the windows overlap.
-    """
-    instance = problem.graph.instance
-    if instance.objective is Objective.MAKESPAN:
-        return (horizon,) * instance.stages
-    if not instance.is_linear:
-        return (horizon * instance.stages,) * instance.stages
-    slices = Slices(instance)
-    ends = [horizon]
-    for stage in range(1, instance.stages):
-        before_last_gradient = instance.microbatches * (slices.forward(stage) + slices.gradient(stage))
-        delay = horizon - before_last_gradient - instance.comm_ticks - slices.backward_work(stage - 1)
-        ends.append(ends[-1] + max(0, delay))
-    return tuple(ends)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import whole
 from zbopt.cpsat.formulation import Formulation
-from zbopt.graph import TaskGraph, expand
+from zbopt.graph import Key, TaskGraph, expand
 from zbopt.instance import Instance, Kind
 from zbopt.repeat import in_flight
 
-_ENDS = (Kind.W, Kind.BW, Kind.O)
+_ENDS = (Kind.W, Kind.BW, Kind.G, Kind.O)
 """Kinds that nothing but an optimizer follows: the last end of a step is one of theirs."""
 
 
@@ -39,6 +39,8 @@ def shape(instance: Instance) -> Shape | None:
 
     Memory for fewer microbatches than stages makes them go in groups that fill it: the group is the stride.
     """
+    if not instance.is_simple:
+        return None
     held = in_flight(instance)
     stride = held if held < instance.stages else 1
     least = 3 * held + stride
@@ -67,10 +69,10 @@ class PeriodicFormulation(Formulation):
 
     def _run_repeats(self) -> None:
         """[D6] Each op of the run is a translate of the one a stride before."""
-        for (kind, where, microbatch), task in self.graph.index.items():
+        for (kind, where, microbatch, _), task in self.graph.index.items():
             if microbatch is None or not self.of.first <= microbatch <= self.of.last - self.of.stride:
                 continue
-            later = self.graph.index[kind, where, microbatch + self.of.stride]
+            later = self.graph.index[Key(kind, where, microbatch + self.of.stride)]
             self.model.add(self.start[later] == self.start[task] + self.period)
 
     def _long_step_fits(self, horizon: int) -> None:

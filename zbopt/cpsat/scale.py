@@ -9,7 +9,17 @@ from typing import Self
 
 from zbopt.instance import Instance, Objective
 
-_TIMES = ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks", "optimizer_ticks")
+_TIMES = (
+    "forward_ticks",
+    "backward_ticks",
+    "weight_ticks",
+    "fused_backward_ticks",
+    "recompute_ticks",
+    "optimizer_ticks",
+    "reduction_ticks",
+    "input_ready_ticks",
+)
+_SINGLE = ("comm_ticks", "loss_ticks", "barrier_ticks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +33,15 @@ class Scale:
     def of(cls, instance: Instance) -> Self:
         """The coarsest exact scale of ``instance``.
 
-        Under ``max_stage_span`` none: the least span of p stages may be a multiple of only the p-th part.
+        Under ``max_stage_span`` none: the least span of p stages may be a multiple of only the p-th part. None either
+        where times follow from sizes.
         """
-        ticks = gcd(instance.comm_ticks, *_times(instance))
-        if ticks == 1 or instance.objective is Objective.MAX_STAGE_SPAN:
+        if instance.objective is not Objective.MAKESPAN or _is_rated(instance):
             return cls(instance, 1)
-        smaller: dict[str, object] = {"comm_ticks": instance.comm_ticks // ticks}
+        ticks = gcd(*_times(instance))
+        if ticks == 1:
+            return cls(instance, 1)
+        smaller: dict[str, object] = {name: getattr(instance, name) // ticks for name in _SINGLE}
         for name in _TIMES:
             values = getattr(instance, name)
             if values is not None:
@@ -36,6 +49,20 @@ class Scale:
         return cls(instance.model_copy(update=smaller), ticks)
 
 
+def _is_rated(instance: Instance) -> bool:
+    """Some times are not ticks of their own: a transfer's by size and bandwidth, a table of latencies, windows."""
+    fields = (
+        instance.bandwidth,
+        instance.bandwidth_matrix,
+        instance.node_bandwidth,
+        instance.comm_matrix,
+        instance.node_comm_ticks,
+        instance.collectives,
+    )
+    return any(field is not None for field in fields)
+
+
 def _times(instance: Instance) -> Iterator[int]:
+    yield from (getattr(instance, name) for name in _SINGLE)
     for name in _TIMES:
         yield from (t for t in getattr(instance, name) or () if t)

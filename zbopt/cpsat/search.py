@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
@@ -19,11 +20,11 @@ from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.formulation import Formulation
 from zbopt.cpsat.periodic import PeriodicFormulation, Shape, shape
-from zbopt.graph import TaskGraph
+from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Kind, Objective
 from zbopt.repeat import Run, unrolled
 from zbopt.result import Bound
-from zbopt.timing import earliest_starts, least_span_starts
+from zbopt.timing import best_starts, link_orders, stage_orders
 
 log = logging.getLogger(__name__)
 
@@ -180,8 +181,8 @@ class Search:
 
     def long_starts(self, repeating: Shape, starts: dict[int, int]) -> dict[int, int]:
         """Starts of the whole step from those of a short one that repeats."""
-        first = repeating.graph.index[Kind.F, 0, repeating.first]
-        period = starts[repeating.graph.index[Kind.F, 0, repeating.first + repeating.stride]] - starts[first]
+        first = repeating.graph.index[Key(Kind.F, 0, repeating.first)]
+        period = starts[repeating.graph.index[Key(Kind.F, 0, repeating.first + repeating.stride)]] - starts[first]
         run = Run(repeating.first, repeating.last, repeating.stride, period)
         return unrolled(repeating.graph, starts, run, self.graph)
 
@@ -254,25 +255,33 @@ class Search:
 
 def tightened(graph: TaskGraph, starts: Mapping[int, int]) -> tuple[int, dict[int, int]]:
     """(objective value, starts) after giving the order of ``starts`` its best times."""
-    orders = [sorted((i for i in row if i in starts), key=lambda i: (starts[i], i)) for row in graph.resources]
-    if graph.instance.objective is Objective.MAX_STAGE_SPAN:
-        best = least_span_starts(graph, orders)
-    else:
-        best = earliest_starts(graph, orders)
+    best = best_starts(graph, stage_orders(graph, starts), link_orders(graph, starts))
     return objective_value(graph, best), best
 
 
 def objective_value(graph: TaskGraph, starts: Mapping[int, int]) -> int:
     """Value of the instance's objective at ``starts``, in ticks."""
-    rows = [[i for i in row if i in starts] for row in graph.resources]
-    windows = [
-        (min(starts[i] for i in row), max(starts[i] + graph.tasks[i].duration_ticks for i in row))
-        for row in rows
-        if row
-    ]
+    if graph.instance.objective is Objective.PERIOD:
+        return _period(graph, starts)
+    ends = {i: start + graph.tasks[i].duration_ticks for i, start in starts.items()}
     if graph.instance.objective is Objective.MAX_STAGE_SPAN:
-        return max(last - first for first, last in windows)
-    return max(last for _, last in windows) - min(first for first, _ in windows)
+        rows = [[i for i in row if i in starts] for row in graph.resources]
+        return max(max(ends[i] for i in row) - min(starts[i] for i in row) for row in rows if row)
+    return max(ends.values()) - (min(starts.values()) if graph.instance.input_ready_ticks is None else 0)
+
+
+def _period(graph: TaskGraph, starts: Mapping[int, int]) -> int:
+    """[T6] The most that an iteration starts after the one before, on any stage."""
+    longest = 0
+    for row in graph.resources:
+        firsts: dict[int, int] = {}
+        for i in row:
+            if i in starts:
+                iteration = graph.tasks[i].iteration
+                firsts[iteration] = min(starts[i], firsts.get(iteration, starts[i]))
+        times = [firsts[iteration] for iteration in sorted(firsts)]
+        longest = max([longest, *(after - before for before, after in pairwise(times))])
+    return longest
 
 
 def stage_sets(graph: TaskGraph) -> Iterator[tuple[int, ...]]:

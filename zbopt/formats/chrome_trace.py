@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from zbopt.instance import Kind
+from zbopt.instance import COMPUTE, Kind
 from zbopt.schedule import Event, Schedule, schedule_from_document
 
 SCHEMA = "zbopt.chrome-trace/1"
@@ -180,7 +180,11 @@ def from_chrome_trace(document: dict[str, Any], where: str) -> Schedule:
         raise ValueError(f"{where}: zbopt.schema is not {SCHEMA!r}; export the trace again")
     if not isinstance(entries, list):
         raise ValueError(f"{where}: traceEvents is no list; give a trace in the JSON Object Format")
-    ops = [e for e in entries if isinstance(e, dict) and e.get("ph") == "X" and e.get("cat") in Kind.__members__]
+    ops = [
+        e
+        for e in entries
+        if isinstance(e, dict) and e.get("ph") == "X" and e.get("cat") in {kind.value for kind in COMPUTE}
+    ]
     events = []
     for entry in ops:
         args = dict(entry.get("args") or {})

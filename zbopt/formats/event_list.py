@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from zbopt.instance import MAX_STAGES, Barrier, Instance, Kind, first_error, read_document
+from zbopt.instance import COMPUTE, MAX_STAGES, Barrier, Instance, Kind, first_error, read_document
 from zbopt.schedule import Event, Provenance, Schedule
 
 _REQUIRED = ("id", "stage", "micro", "kind", "start", "end")
@@ -27,7 +27,7 @@ _TOLERANCE = 1e-9
 _VISIBLE = 0.1
 """Ticks of rounding above which times are no decimals, so that equal durations may differ by a tick."""
 _LEAST_LARGEST = 1e-9
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in Kind if kind in COMPUTE}
 
 
 @dataclass(frozen=True, slots=True)

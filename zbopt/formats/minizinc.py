@@ -21,7 +21,11 @@ def to_minizinc(instance: Instance, horizon: int | None = None) -> str:
         instance: The problem.
         horizon: Ticks by which some optimal schedule ends; ``None``: what one microbatch after another takes, for
             each stage where the stages' spans count.
+
+    Raises:
+        ValueError: The instance has what the model does not state, such as transfers that occupy links.
     """
+    _require_stated(instance)
     released_by_b, released_by_w, caps = _memory_units(instance)
     none = (None,) * instance.virtual_stages
     fields = {
@@ -42,6 +46,29 @@ def to_minizinc(instance: Instance, horizon: int | None = None) -> str:
         "horizon": _horizon(instance) if horizon is None else horizon,
     }
     return "".join(f"{name} = {_text(value)};\n" for name, value in fields.items())
+
+
+def _require_stated(instance: Instance) -> None:
+    """Refuse what pipeline.mzn does not state.
+
+    Raises:
+        ValueError: The instance has it.
+    """
+    fields = (
+        "bandwidth",
+        "bandwidth_matrix",
+        "node_bandwidth",
+        "comm_matrix",
+        "node_comm_ticks",
+        "reduction_ticks",
+        "input_ready_ticks",
+    )
+    beyond = [name for name in fields if getattr(instance, name) is not None]
+    beyond += [name for name in ("loss_ticks", "barrier_ticks") if getattr(instance, name)]
+    beyond += ["communication"] if instance.sends else []
+    beyond += ["iterations"] if instance.iterations > 1 else []
+    if beyond:
+        raise ValueError(f"{beyond[0]}: pipeline.mzn does not state it; leave it out, or take zbopt solve")
 
 
 def _text(value: object) -> str:

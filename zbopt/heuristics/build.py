@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from zbopt.graph import Precedence, TaskGraph, expand
-from zbopt.instance import Instance, Kind, Objective
+from zbopt.graph import Key, Precedence, TaskGraph, expand
+from zbopt.instance import Instance, Kind
 from zbopt.metrics import figures
 from zbopt.schedule import Provenance, Schedule, versions
-from zbopt.timing import earliest_starts, least_span_starts, schedule_of
+from zbopt.timing import best_starts, orders_of_steps, schedule_of
 
 Step = tuple[Kind, int, int]
 """One op of an order: kind, virtual stage, microbatch."""
@@ -79,14 +79,9 @@ def schedule_in_order(
         DeadlockError: The orders contradict the precedences.
     """
     graph = expand(instance)
-    tasks = [[graph.index[step] for step in order] for order in orders]
-    for stage, row in enumerate(tasks):
-        optimizer = graph.index.get((Kind.O, stage, None))
-        if optimizer is not None:
-            row.append(optimizer)
     timed = _with_held_gradients(graph) if gradient_after_weight else graph
-    place = least_span_starts if instance.objective is Objective.MAX_STAGE_SPAN else earliest_starts
-    return checked(name, schedule_of(graph, place(timed, tasks), provenance_of(name)))
+    starts = best_starts(timed, orders_of_steps(graph, orders))
+    return checked(name, schedule_of(graph, starts, provenance_of(name)))
 
 
 def provenance_of(name: str) -> Provenance:
@@ -114,7 +109,8 @@ def _with_held_gradients(graph: TaskGraph) -> TaskGraph:
     held = []
     for edge in graph.precedences:
         giver, taker = graph.tasks[edge.before], graph.tasks[edge.after]
-        if giver.kind is Kind.B and giver.virtual_stage != taker.virtual_stage:
-            weight = graph.index[Kind.W, giver.virtual_stage, giver.microbatch]
+        upstream = taker.kind is Kind.SEND_B or giver.virtual_stage != taker.virtual_stage
+        if giver.kind is Kind.B and upstream:
+            weight = graph.index[Key(Kind.W, giver.virtual_stage, giver.microbatch, giver.iteration)]
             held.append(Precedence(weight, edge.after, edge.lag_ticks))
     return replace(graph, precedences=graph.precedences + tuple(held))

@@ -114,13 +114,15 @@ class _Simulation:
         self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
         self.inputs: list[list[int]] = [[] for _ in range(count)]
         self.gradients: list[list[int]] = [[] for _ in range(count)]
-        self.inputs[0] = [0] * m
+        ready = instance.input_ready_ticks
+        self.inputs[0] = [0] * m if ready is None else list(ready[:m])
         self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
         self.after_backward = [False] * stages
         self.most_idle = 0
         self.rows: list[list[Step]] = [[] for _ in range(stages)]
         self.first_start: list[int | None] = [None] * stages
-        self.wake: list[tuple[int, int]] = [(0, self.stage_of[0])]
+        self.forward_ticks = [instance.op_ticks(Kind.F, v) or 0 for v in range(count)]
+        self.wake: list[tuple[int, int]] = [(time, self.stage_of[0]) for time in dict.fromkeys(self.inputs[0])]
         self.random = Random(rule.seed)
 
     def run(self) -> Dispatched:
@@ -235,7 +237,7 @@ class _Simulation:
         return self.rule.share_idle and self.idle[stage] + wait > self.most_idle
 
     def _start_forward(self, stage: int, v: int, now: int) -> None:
-        end = self._occupy(stage, (Kind.F, v, self.forwards[v]), now, self.instance.forward_ticks[v])
+        end = self._occupy(stage, (Kind.F, v, self.forwards[v]), now, self.forward_ticks[v])
         self.forwards[v] += 1
         self.live[stage] += self.costs.activation[v]
         self.after_backward[stage] = False
@@ -282,5 +284,9 @@ class _Simulation:
             ends = [max(ends)] * len(ends)
         ends = [end + ticks for end, ticks in zip(ends, instance.optimizer_ticks or [0] * len(ends), strict=True)]
         if instance.objective is Objective.MAKESPAN:
-            return max(ends)
+            # The end of one iteration says too little of several: every further one takes a stage's span more.
+            return max(ends) + (instance.iterations - 1) * self._largest_span(ends)
+        return self._largest_span(ends)
+
+    def _largest_span(self, ends: Sequence[int]) -> int:
         return max(end - (start or 0) for end, start in zip(ends, self.first_start, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 from zbopt.causes import Cause, Explanation
 from zbopt.costs.times import tick_ns
-from zbopt.instance import Instance, Kind
+from zbopt.instance import Instance
 from zbopt.metrics import Figures, memory_changes
 from zbopt.report.colours import COLOURS, COLOURS_ON_DARK, NAMES, text_colour
 from zbopt.report.grid import nth_of
@@ -20,7 +20,7 @@ from zbopt.schedule import Event
 KINDS = [
     {"name": kind.value, "text": NAMES[kind], "light": COLOURS[kind], "ink": text_colour(kind)}
     | {"dark": COLOURS_ON_DARK[kind]}
-    for kind in Kind
+    for kind in COLOURS
 ]
 CAUSES: Mapping[Cause, str] = {
     Cause.FILL: "before the first op of the stage",
@@ -31,7 +31,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.BARRIER: "the optimizer waited for gradients",
     Cause.ORDER: "nothing: it could have started",
 }
-_KIND_NUMBER = {kind: number for number, kind in enumerate(Kind)}
+_KIND_NUMBER = {kind: number for number, kind in enumerate(COLOURS)}
 _CAUSE_NUMBER = {cause: number for number, cause in enumerate(CAUSES)}
 
 

@@ -1,7 +1,7 @@
-"""The colours of all pictures: F blue, B teal, W green, BW lime, O grey, as zero-bubble papers have them;
-R yellow.
+"""The colours of all pictures, which show a stage's compute: F blue, B teal, W green, BW lime, O grey, R yellow.
 
-They differ in lightness as well as in hue, for eyes that confuse hues and for grey prints.
+Zero-bubble papers have them so. They differ in lightness as well as in hue, for eyes that confuse hues and for grey
+prints.
 """
 
 from __future__ import annotations

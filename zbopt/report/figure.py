@@ -146,8 +146,8 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
     """A patch and its name for each kind, and for each further virtual stage of a stage, that ``schedule`` has."""
     from matplotlib.patches import Patch
 
-    used = {event.kind for event in schedule.events if event.end > event.start}
-    for kind in (kind for kind in Kind if kind in used):
+    used = {event.kind for row in schedule.by_stage() for event in row if event.end > event.start}
+    for kind in (kind for kind in COLOURS if kind in used):
         yield Patch(facecolor=COLOURS[kind]), _Look(kind, 0).name
     yield Patch(facecolor="#ededed", edgecolor="#bbbbbb", linewidth=0.5), "idle"
     for lines in range(1, min(max(nth_of(schedule.instance)), _MOST_LINES) + 1):

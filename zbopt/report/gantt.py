@@ -11,7 +11,6 @@ from fractions import Fraction
 from rich.text import Text
 
 from zbopt.costs.times import decimal_text, unit_of
-from zbopt.instance import Kind
 from zbopt.report.colours import COLOURS, NAMES, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
 from zbopt.schedule import Schedule
@@ -75,8 +74,8 @@ def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
 
 def _legend(schedule: Schedule, grid: Grid, *, coloured: bool) -> Iterator[Text]:
     line = Text()
-    used = {event.kind for event in schedule.events if event.end > event.start}
-    for kind in (kind for kind in Kind if kind in used):
+    used = {event.kind for row in schedule.by_stage() for event in row if event.end > event.start}
+    for kind in (kind for kind in COLOURS if kind in used):
         line.append(f" {kind.value} ", style=STYLES[kind] if coloured else "")
         line.append(f"{NAMES[kind]}  ")
     line.append(" · idle")

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from html import escape
 
 from zbopt.costs.times import decimal_text, unit_of
-from zbopt.instance import Kind
 from zbopt.metrics import figures
 from zbopt.report.colours import COLOURS, NAMES, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
@@ -95,9 +94,9 @@ def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:
 
 
 def _legend(schedule: Schedule, y: int) -> Iterator[str]:
-    used = {event.kind for event in schedule.events if event.end > event.start}
+    used = {event.kind for row in schedule.by_stage() for event in row if event.end > event.start}
     x = float(_MARGIN)
-    for kind in (kind for kind in Kind if kind in used):
+    for kind in (kind for kind in COLOURS if kind in used):
         yield f'<rect x="{x:.1f}" y="{y - 9}" width="11" height="11" fill="{COLOURS[kind]}"/>'
         text = f"{kind.value}: {NAMES[kind]}"
         yield _text(x + 15, y, text)

@@ -14,10 +14,10 @@ from string import Template
 
 from zbopt.causes import Avoidable, Explanation, explain
 from zbopt.costs.times import tick_name, tick_ns, unit_of
-from zbopt.instance import Instance, Kind
+from zbopt.instance import Instance
 from zbopt.metrics import Figures, figures
 from zbopt.report.chart_data import CAUSES, KINDS, chart_data, common_tick
-from zbopt.report.colours import NAMES
+from zbopt.report.colours import COLOURS, NAMES
 from zbopt.report.grid import extent
 from zbopt.report.page import asked_rows, distance_rows
 from zbopt.report.words import amount_text, percent, runs_text, ticks_text
@@ -78,8 +78,8 @@ def _title(entries: Sequence[Entry]) -> str:
 
 
 def _legend(schedules: Sequence[Schedule]) -> Iterator[str]:
-    used = {event.kind for schedule in schedules for event in schedule.events if event.end > event.start}
-    for number, kind in enumerate(Kind):
+    used = {e.kind for schedule in schedules for row in schedule.by_stage() for e in row if e.end > e.start}
+    for number, kind in enumerate(COLOURS):
         if kind in used:
             yield f'<li><i data-kind="{number}"></i>{kind.value} {escape(NAMES[kind])}</li>'
     yield '<li><i class="idle"></i>idle</li>'

@@ -1,0 +1,41 @@
+"""An instance as one task graph: tasks, exclusive resources, precedences, barriers and memory residences.
+
+Timing, bounds and CP-SAT read this and nothing of the instance's meaning; whatever DESIGN section 2 adds is a new
+expansion here. The validator does not read it: it derives every rule again. Tags refer to models/formulation.md.
+"""
+
+from __future__ import annotations
+
+from zbopt.graph.expansion import expand
+from zbopt.graph.model import (
+    FUSED,
+    SPLIT,
+    Channel,
+    Join,
+    Key,
+    Link,
+    Option,
+    Precedence,
+    Residence,
+    Sent,
+    Task,
+    TaskGraph,
+    Use,
+)
+
+__all__ = [
+    "FUSED",
+    "SPLIT",
+    "Channel",
+    "Join",
+    "Key",
+    "Link",
+    "Option",
+    "Precedence",
+    "Residence",
+    "Sent",
+    "Task",
+    "TaskGraph",
+    "Use",
+    "expand",
+]

@@ -1,0 +1,266 @@
+"""From an instance to its task graph, one method a family of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from zbopt.graph.model import FUSED, SPLIT, Channel, Join, Key, Link, Precedence, Residence, Task, TaskGraph
+from zbopt.graph.transfers import Transfers
+from zbopt.instance import COMPUTE, Barrier, Instance, Kind
+from zbopt.memory import Way, memory_scale, parts, static_memory, ways
+
+
+def expand(instance: Instance) -> TaskGraph:
+    """The task graph of ``instance``."""
+    return _Expansion(instance).graph()
+
+
+_DROPPED_BY = {Kind.R: Way.RECOMPUTE}
+"""The way that an op is there for."""
+
+
+class _Expansion:
+    """Builds the graph; ``iteration`` is the one being built."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.tasks: list[Task] = []
+        self.index: dict[Key, int] = {}
+        self.precedences: list[Precedence] = []
+        self.joins: list[Join] = []
+        self.residences: list[Residence] = []
+        self.choices: list[int] = []
+        self.way_of: dict[tuple[int, int, int], int] = {}
+        self.scale = memory_scale(instance)
+        self.iteration = 0
+        self.pieces: dict[tuple[int, Way], dict[tuple[Kind, Kind], int]] = {}
+
+    def graph(self) -> TaskGraph:
+        for iteration in range(self.instance.iterations):
+            self.iteration = iteration
+            self._one_iteration()
+        resources: list[list[int]] = [[] for _ in range(self.instance.stages)]
+        for i, task in enumerate(self.tasks):
+            if task.kind in COMPUTE:
+                resources[task.stage].append(i)
+        links, channels = self._occupied()
+        cap = self.instance.memory_cap
+        return TaskGraph(
+            instance=self.instance,
+            tasks=tuple(self.tasks),
+            resources=tuple(map(tuple, resources)),
+            links=links,
+            channels=channels,
+            precedences=tuple(self.precedences),
+            joins=tuple(self.joins),
+            residences=tuple(self.residences),
+            caps=None if cap is None else tuple(self._left(stage, c) for stage, c in enumerate(cap)),
+            memory_scale=self.scale,
+            choices=tuple(self.choices),
+            index=self.index,
+            way_of=self.way_of,
+        )
+
+    def _one_iteration(self) -> None:
+        for virtual_stage in range(self.instance.virtual_stages):
+            for microbatch in range(self.instance.microbatches):
+                self._ops(virtual_stage, microbatch)
+        for virtual_stage in range(self.instance.virtual_stages):
+            for microbatch in range(self.instance.microbatches):
+                self._dataflow(virtual_stage, microbatch)
+                self._memory(virtual_stage, microbatch)
+        self._reduction()
+        self._optimizer()
+        self._next_iteration()
+
+    def _occupied(self) -> tuple[tuple[Link, ...], tuple[Channel, ...]]:
+        """What tasks occupy beside, or on top of, their stages' compute."""
+        transfers = Transfers(self.instance, self.tasks, self.index)
+        return tuple(transfers.links()), tuple(transfers.channels())
+
+    def _add(self, task: Task) -> int:
+        self.tasks.append(task)
+        self.index[task.key] = len(self.tasks) - 1
+        return len(self.tasks) - 1
+
+    def _ops(self, virtual_stage: int, microbatch: int) -> None:
+        """[M1] F always; the backward as B and W, as BW, or as either where the instance leaves it open."""
+        instance = self.instance
+        backward, weight, fused = (instance.op_ticks(k, virtual_stage) for k in (Kind.B, Kind.W, Kind.BW))
+        choice = None
+        if instance.may_split and fused is not None:
+            choice = self._choice(2)
+        self._op(Kind.F, virtual_stage, microbatch, release=self._ready(virtual_stage, microbatch))
+        if backward is not None:
+            self._op(Kind.B, virtual_stage, microbatch, choice)
+        if weight is not None:
+            self._op(Kind.W, virtual_stage, microbatch, choice)
+        if fused is not None:
+            self._op(Kind.BW, virtual_stage, microbatch, choice, FUSED)
+        self._drops(virtual_stage, microbatch)
+
+    def _drops(self, virtual_stage: int, microbatch: int) -> None:
+        """[M3] The ops that an activation's way asks for: always, or where the schedule chooses it."""
+        instance = self.instance
+        allowed = ways(instance, virtual_stage)
+        choice = None
+        if len(allowed) > 1:
+            choice = self.way_of[virtual_stage, microbatch, self.iteration] = self._choice(len(allowed))
+        for kind, times in ((Kind.R, instance.recompute_ticks),):
+            if times is not None and _DROPPED_BY[kind] in allowed:
+                option = allowed.index(_DROPPED_BY[kind])
+                stage = instance.stage_of[virtual_stage]
+                self._add(
+                    Task(kind, stage, virtual_stage, microbatch, times[virtual_stage], choice, option, self.iteration)
+                )
+
+    def _choice(self, options: int) -> int:
+        self.choices.append(options)
+        return len(self.choices) - 1
+
+    def _left(self, stage: int, cap: Fraction) -> int:
+        return int((cap - static_memory(self.instance, stage)) * self.scale)
+
+    def _op(
+        self,
+        kind: Kind,
+        virtual_stage: int,
+        microbatch: int,
+        choice: int | None = None,
+        option: int = SPLIT,
+        release: int = 0,
+    ) -> None:
+        stage, ticks = self.instance.stage_of[virtual_stage], self.instance.op_ticks(kind, virtual_stage)
+        assert ticks is not None, "asked only for ops that there are"
+        self._add(Task(kind, stage, virtual_stage, microbatch, ticks, choice, option, self.iteration, release))
+
+    def _ready(self, virtual_stage: int, microbatch: int) -> int:
+        """[T5] When the first virtual stage has the input of a microbatch."""
+        ready = self.instance.input_ready_ticks
+        if ready is None or virtual_stage > 0:
+            return 0
+        return ready[self.iteration * self.instance.microbatches + microbatch]
+
+    def _at(self, virtual_stage: int, microbatch: int, *kinds: Kind) -> list[int]:
+        found = (self.index.get(Key(kind, virtual_stage, microbatch, self.iteration)) for kind in kinds)
+        return [i for i in found if i is not None]
+
+    def _dataflow(self, virtual_stage: int, microbatch: int) -> None:
+        """[C2] F down the route, gradients back up it, W after its B; [M2] a first W may take the gradient itself."""
+        instance = self.instance
+        last = virtual_stage == instance.virtual_stages - 1
+        forward = self._at(virtual_stage, microbatch, Kind.F)
+        inputs = self._at(virtual_stage, microbatch, Kind.B)
+        weight = self._at(virtual_stage, microbatch, Kind.W)
+        fused = self._at(virtual_stage, microbatch, Kind.BW)
+        takers = [*(inputs or weight), *fused]
+        if virtual_stage > 0:
+            givers = self._at(virtual_stage - 1, microbatch, Kind.F)
+            self._hand_on(Kind.SEND_F, givers, forward, virtual_stage - 1, virtual_stage)
+        if last:
+            self._edges(forward, takers)
+        else:
+            givers = self._at(virtual_stage + 1, microbatch, Kind.B, Kind.BW)
+            self._hand_on(Kind.SEND_B, givers, takers, virtual_stage + 1, virtual_stage)
+        if inputs:
+            self._edges(inputs, weight)
+        again = self._at(virtual_stage, microbatch, Kind.R)
+        self._edges(forward, again)
+        self._edges(again, takers)
+
+    def _edges(self, before: Iterable[int], after: Iterable[int], lag: int = 0) -> None:
+        self.precedences.extend(Precedence(b, a, lag) for b in before for a in after)
+
+    def _hand_on(self, kind: Kind, givers: list[int], takers: list[int], from_virtual: int, to_virtual: int) -> None:
+        """[C2, T1] Between stages a transfer lies between giver and taker: a lag, or a task of its own."""
+        instance = self.instance
+        ticks = instance.lag_ticks(from_virtual, to_virtual)
+        stage = instance.stage_of[from_virtual]
+        if not instance.sends or stage == instance.stage_of[to_virtual]:
+            self._edges(givers, takers, ticks)
+            return
+        microbatch = self.tasks[givers[0]].microbatch
+        send = self._add(Task(kind, stage, from_virtual, microbatch, ticks, iteration=self.iteration))
+        self._edges(givers, [send])
+        self._edges([send], takers)
+
+    def _memory(self, virtual_stage: int, microbatch: int) -> None:
+        """[C4] What a microbatch holds: what all ways of its activation have in common, and what each has besides."""
+        if self.instance.memory_cap is None:
+            return
+        allowed = ways(self.instance, virtual_stage)
+        held: dict[tuple[int, int], list[int]] = {}
+        for option, way in enumerate(allowed):
+            for kinds, amount in self._pieces(virtual_stage, way).items():
+                first, last = (self.index[Key(kind, virtual_stage, microbatch, self.iteration)] for kind in kinds)
+                held.setdefault((first, last), [0] * len(allowed))[option] = amount
+        stage, choice = (
+            self.instance.stage_of[virtual_stage],
+            self.way_of.get((virtual_stage, microbatch, self.iteration)),
+        )
+        for (first, last), amounts in held.items():
+            common = min(amounts)
+            if common:
+                self.residences.append(Residence(stage, common, first, last))
+            for option, amount in enumerate(amounts):
+                if amount > common and choice is not None:
+                    self.residences.append(Residence(stage, amount - common, first, last, (choice, option)))
+
+    def _pieces(self, virtual_stage: int, way: Way) -> dict[tuple[Kind, Kind], int]:
+        """Memory units from the start of one op to the end of another, over all backwards that may run."""
+        key = (virtual_stage, way)
+        if key not in self.pieces:
+            instance = self.instance
+            found: dict[tuple[Kind, Kind], int] = {}
+            fused = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[virtual_stage]
+            for backward in (*([False] if instance.may_split else []), *([True] if fused else [])):
+                sums: dict[tuple[Kind, Kind], Fraction] = {}
+                for part in parts(instance, virtual_stage, way, fused=backward):
+                    pair = (part.first, part.last)
+                    sums[pair] = sums.get(pair, Fraction(0)) + part.amount
+                found |= {pair: int(amount * self.scale) for pair, amount in sums.items()}
+            self.pieces[key] = found
+        return self.pieces[key]
+
+    def _weights(self, virtual_stage: int) -> list[int]:
+        """W and BW of all microbatches of a virtual stage."""
+        return [i for j in range(self.instance.microbatches) for i in self._at(virtual_stage, j, Kind.W, Kind.BW)]
+
+    def _reduction(self) -> None:
+        """[T3] G of a virtual stage after its last W."""
+        for v, ticks in enumerate(self.instance.reduction_ticks or ()):
+            reduction = self._add(Task(Kind.G, self.instance.stage_of[v], v, None, ticks, iteration=self.iteration))
+            self.joins.append(Join(tuple(self._weights(v)), (reduction,)))
+
+    def _gradients(self, virtual_stage: int) -> list[int]:
+        """What says that the gradients of a virtual stage are there: G, or every W and BW."""
+        reduction = self.index.get(Key(Kind.G, virtual_stage, None, self.iteration))
+        return self._weights(virtual_stage) if reduction is None else [reduction]
+
+    def _optimizer(self) -> None:
+        """[C5, T3] O after the gradients of every stage (global), or of its own stage only (post-validation)."""
+        instance = self.instance
+        if instance.optimizer_ticks is None:
+            return
+        own: list[list[int]] = [[] for _ in range(instance.stages)]
+        for v, stage in enumerate(instance.stage_of):
+            own[stage] += self._gradients(v)
+        steps = [
+            self._add(Task(Kind.O, stage, None, None, ticks, iteration=self.iteration))
+            for stage, ticks in enumerate(instance.optimizer_ticks)
+        ]
+        if instance.barrier is Barrier.GLOBAL:
+            every = tuple(i for row in own for i in row)
+            self.joins.append(Join(every, tuple(steps), instance.barrier_ticks))
+        else:
+            self.joins.extend(Join(tuple(row), (step,)) for row, step in zip(own, steps, strict=True))
+
+    def _next_iteration(self) -> None:
+        """[T4] An iteration's F on a stage after the stage's O of the iteration before."""
+        if self.iteration == 0:
+            return
+        for v, stage in enumerate(self.instance.stage_of):
+            step = self.index[Key(Kind.O, stage, None, self.iteration - 1)]
+            for j in range(self.instance.microbatches):
+                self._edges([step], self._at(v, j, Kind.F))

@@ -1,0 +1,91 @@
+"""What transfers, collectives and reductions occupy beside their stages' compute."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from zbopt.graph.model import Channel, Key, Link, Sent, Task, Use
+from zbopt.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies
+
+_SENDS = {Kind.SEND_F: (1, (Kind.F,)), Kind.SEND_B: (-1, (Kind.B, Kind.BW))}
+"""By kind of transfer: the step to the virtual stage that receives, and what produces the contents."""
+
+
+class Transfers:
+    """Links and channels of a graph whose tasks are all there."""
+
+    def __init__(self, instance: Instance, tasks: Sequence[Task], index: Mapping[Key, int]) -> None:
+        self.instance, self.tasks, self.index = instance, tasks, index
+        self.between: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for i, task in enumerate(tasks):
+            if task.kind in _SENDS:
+                self.between[task.stage, self._receiver(task)].append(i)
+
+    def _receiver(self, task: Task) -> int:
+        assert task.virtual_stage is not None, "a transfer belongs to the virtual stage that sends"
+        return self.instance.stage_of[task.virtual_stage + _SENDS[task.kind][0]]
+
+    def links(self) -> Iterator[Link]:
+        """Every exclusive resource beside the stages' compute that more than one task uses."""
+        found = [*self._directed(), *self._ports(), *self._streams(), *self._reductions()]
+        yield from (link for link in found if len(link.uses) > 1)
+
+    def _whole(self, i: int) -> Use:
+        return Use(i, 0, self.tasks[i].duration_ticks)
+
+    def _directed(self) -> Iterator[Link]:
+        """[T1] One transfer at a time on a directed link; between ports, these say it already."""
+        if not self.instance.occupies_ports:
+            for (stage, other), sends in self.between.items():
+                yield Link(f"link {stage}-{other}", (stage, other), tuple(map(self._whole, sends)))
+
+    def _ports(self) -> Iterator[Link]:
+        """[T1] A port carries one transfer, collective or, where it takes these, reduction at a time."""
+        if not self.instance.occupies_ports:
+            return
+        uses: list[list[Use]] = [[] for _ in range(self.instance.stages)]
+        for (stage, other), sends in self.between.items():
+            for end in (stage, other):
+                uses[end] += map(self._whole, sends)
+        for i, task in enumerate(self.tasks):
+            for inside in self.instance.collectives or ():
+                if inside.kind is task.kind:
+                    uses[task.stage].append(Use(i, inside.start, inside.ticks))
+            if task.kind is Kind.G and self.instance.reduction_occupies is ReductionOccupies.PORT:
+                uses[task.stage].append(self._whole(i))
+        for stage, row in enumerate(uses):
+            yield Link(f"port {stage}", (stage,), tuple(row))
+
+    def _streams(self) -> Iterator[Link]:
+        """[T1] A blocking transfer holds the compute of both its stages."""
+        if self.instance.communication is not Communication.BLOCKING:
+            return
+        for stage in range(self.instance.stages):
+            held = [i for ends, sends in self.between.items() if stage in ends for i in sends]
+            ops = [i for i, task in enumerate(self.tasks) if task.stage == stage and task.kind in COMPUTE]
+            yield Link(f"compute {stage}", (stage,), tuple(map(self._whole, ops + held)))
+
+    def _reductions(self) -> Iterator[Link]:
+        """[T3] Reductions of one stage, or of the stages of one node, go one at a time."""
+        if self.instance.reduction_occupies is ReductionOccupies.PORT:
+            return
+        node = self.instance.reduction_occupies is ReductionOccupies.NODE
+        size = (self.instance.stages_per_node or 1) if node else 1
+        rows: dict[int, list[int]] = defaultdict(list)
+        for i, task in enumerate(self.tasks):
+            if task.kind is Kind.G:
+                rows[task.stage // size].append(i)
+        for place, row in rows.items():
+            stages = tuple(range(place * size, min(self.instance.stages, (place + 1) * size)))
+            yield Link(f"reduction {place}", stages, tuple(map(self._whole, row)))
+
+    def channels(self) -> Iterator[Channel]:
+        """[T2] From one stage to another, transfers go in the order in which their contents are produced."""
+        for stages, sends in self.between.items():
+            yield Channel(stages, tuple(Sent(i, self._producers(self.tasks[i])) for i in sends))
+
+    def _producers(self, task: Task) -> tuple[int, ...]:
+        kinds = _SENDS[task.kind][1]
+        keys = (Key(kind, task.virtual_stage, task.microbatch, task.iteration) for kind in kinds)
+        return tuple(self.index[key] for key in keys if key in self.index)

@@ -1,0 +1,229 @@
+"""An order of ops on each stage, and of uses on each link -> earliest starts. Finds deadlock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zbopt.graph import Key, TaskGraph, Use, expand
+from zbopt.instance import Instance, Kind, Objective
+from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.timing.arcs import Arcs, DeadlockError
+from zbopt.timing.first_come import first_come
+
+__all__ = [
+    "DeadlockError",
+    "best_starts",
+    "earliest_starts",
+    "least_span_starts",
+    "link_orders",
+    "orders_of_steps",
+    "schedule_in_order",
+    "schedule_of",
+    "stage_orders",
+    "starts_of",
+]
+
+
+LinkOrders = Sequence[Sequence[Use]]
+"""For each link of a graph, its uses in the order in which they have it."""
+
+
+def earliest_starts(
+    graph: TaskGraph,
+    orders: Sequence[Sequence[int]],
+    release: Mapping[int, int] | None = None,
+    links: LinkOrders | None = None,
+) -> dict[int, int]:
+    """Earliest start of every task in ``orders``, and of the tasks beside the stages' compute, in ticks.
+
+    Args:
+        graph: The task graph. Ops in no order do not run.
+        orders: For each stage, its ops in the order in which they run.
+        release: Ticks before which a task must not start; ``None`` or absent: what the graph says alone.
+        links: The order on each link; ``None``: who can first, goes first.
+
+    Raises:
+        DeadlockError: The orders contradict the precedences.
+    """
+    if graph.links and links is None:
+        links = link_orders(graph, first_come(graph, orders))
+    arcs = Arcs(graph, orders, links or ())
+    for task, time in (release or {}).items():
+        arcs.ready_at[task] = max(arcs.ready_at[task], time)
+    return {task: start for task, start in arcs.starts().items() if task >= 0}
+
+
+def least_span_starts(
+    graph: TaskGraph, orders: Sequence[Sequence[int]], links: LinkOrders | None = None
+) -> dict[int, int]:
+    """Starts that give ``orders`` the least largest stage span, each as early as that span allows.
+
+    A stage's first start may have to wait for its own last end less the span. Between stages these waits form a
+    small graph whose arc from a to b weighs the longest path from a's first start to b's last end; the least span is
+    the largest mean weight of its cycles.
+
+    Args:
+        graph: The task graph.
+        orders: For each stage, its ops in the order in which they run.
+        links: The order on each link; ``None``: who can first, goes first.
+
+    Raises:
+        DeadlockError: The orders contradict the precedences.
+    """
+    if graph.links and links is None:
+        links = link_orders(graph, first_come(graph, orders))
+    earliest = earliest_starts(graph, orders, links=links)
+    rows = [row for row in orders if row]
+    paths = _first_to_last(Arcs(graph, orders, links or ()), graph, rows)
+    span = _least_cycle_free(paths)
+    ends = np.array([earliest[row[-1]] + graph.tasks[row[-1]].duration_ticks for row in rows])
+    # What has to wait for an input from outside ends no earlier, however early the stage starts.
+    firsts = np.maximum(np.array([earliest[row[0]] for row in rows]), ends - span)
+    while True:
+        later = np.maximum(firsts, (firsts[:, None] + paths - span).max(axis=0))
+        if (later == firsts).all():
+            break
+        firsts = later
+    release = {row[0]: int(first) for row, first in zip(rows, firsts, strict=True)}
+    return earliest_starts(graph, orders, release, links)
+
+
+_NO_PATH = -(2**61)
+
+
+def _first_to_last(arcs: Arcs, graph: TaskGraph, rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """[a, b]: longest path from the first start of row a to the last end of row b, in ticks."""
+    reach = {node: np.full(len(rows), _NO_PATH, dtype=np.int64) for node in arcs.waiting}
+    for a, row in enumerate(rows):
+        reach[row[0]][a] = 0
+    arcs.longest_paths(reach)
+    ends = [np.maximum(reach[row[-1]] + graph.tasks[row[-1]].duration_ticks, _NO_PATH) for row in rows]
+    return np.stack(ends, axis=1)
+
+
+def _least_cycle_free(paths: NDArray[np.int64]) -> int:
+    """Least integer that, taken from every arc, leaves no cycle of positive weight."""
+    low, high = int(paths.diagonal().max()), int(paths.max())
+    while low < high:
+        middle = (low + high) // 2
+        if _has_positive_cycle(np.maximum(paths - middle, _NO_PATH)):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _has_positive_cycle(weights: NDArray[np.int64]) -> bool:
+    longest = weights.copy()
+    for k in range(len(longest)):
+        np.maximum(longest, np.maximum(longest[:, k, None] + longest[None, k, :], _NO_PATH), out=longest)
+        if (longest.diagonal() > 0).any():
+            return True
+    return False
+
+
+def link_orders(graph: TaskGraph, starts: Mapping[int, int]) -> list[list[Use]]:
+    """The order on each link of ``graph`` in which ``starts`` use it, earlier produced transfers first among equals."""
+    produced = {
+        sent.send: max((starts[p] + graph.tasks[p].duration_ticks for p in sent.producers if p in starts), default=0)
+        for channel in graph.channels
+        for sent in channel.sent
+    }
+
+    def when(use: Use) -> tuple[int, int, int, int]:
+        first = starts[use.task] + use.offset_ticks
+        return first, first + use.ticks, produced.get(use.task, first), use.task
+
+    return [sorted((use for use in link.uses if use.task in starts), key=when) for link in graph.links]
+
+
+def stage_orders(graph: TaskGraph, starts: Mapping[int, int]) -> list[list[int]]:
+    """The order on each stage in which ``starts`` run its ops."""
+
+    def when(task: int) -> tuple[int, int, int]:
+        return starts[task], starts[task] + graph.tasks[task].duration_ticks, task
+
+    return [sorted((i for i in row if i in starts), key=when) for row in graph.resources]
+
+
+def schedule_of(graph: TaskGraph, starts: Mapping[int, int], provenance: Provenance) -> Schedule:
+    """The schedule in which the tasks of ``starts`` begin at the given ticks, by stage and time."""
+    order = sorted(starts, key=lambda i: (graph.tasks[i].stage, starts[i], graph.tasks[i].duration_ticks))
+    return Schedule(
+        instance=graph.instance,
+        provenance=provenance,
+        events=tuple(
+            Event(
+                kind=(task := graph.tasks[i]).kind,
+                stage=task.stage,
+                virtual_stage=task.virtual_stage,
+                microbatch=task.microbatch,
+                start=starts[i],
+                end=starts[i] + task.duration_ticks,
+                iteration=task.iteration,
+            )
+            for i in order
+        ),
+    )
+
+
+def orders_of_steps(graph: TaskGraph, rows: Sequence[Iterable[tuple[Kind, int, int]]]) -> list[list[int]]:
+    """For each stage its tasks in the order of ``rows``, every iteration alike, each ending with its O.
+
+    Args:
+        graph: The task graph.
+        rows: For each stage (kind, virtual stage, microbatch) of one iteration.
+    """
+    orders = []
+    for stage, row in enumerate(rows):
+        steps = list(row)
+        order: list[int] = []
+        for iteration in range(graph.instance.iterations):
+            order += [graph.index[Key(*step, iteration)] for step in steps]
+            optimizer = graph.index.get(Key(Kind.O, stage, None, iteration))
+            order += [] if optimizer is None else [optimizer]
+        orders.append(order)
+    return orders
+
+
+def best_starts(graph: TaskGraph, orders: Sequence[Sequence[int]], links: LinkOrders | None = None) -> dict[int, int]:
+    """The starts with which ``orders`` are best for the instance's objective.
+
+    For the period they are the earliest; ``iterations.repeated`` is what knows a better spacing.
+
+    Raises:
+        DeadlockError: The orders contradict the precedences.
+    """
+    if graph.instance.objective is Objective.MAX_STAGE_SPAN:
+        return least_span_starts(graph, orders, links)
+    return earliest_starts(graph, orders, links=links)
+
+
+def schedule_in_order(
+    instance: Instance, rows: Sequence[Sequence[tuple[Kind, int, int]]], provenance: Provenance
+) -> Schedule:
+    """The schedule that runs an order at the earliest starts, each stage's O last.
+
+    Args:
+        instance: The problem; its memory cap is not looked at.
+        rows: For each stage (kind, virtual stage, microbatch) of one iteration, in the order in which they run.
+        provenance: Where the order comes from.
+
+    Raises:
+        DeadlockError: The order contradicts the precedences.
+    """
+    graph = expand(instance)
+    return schedule_of(graph, best_starts(graph, orders_of_steps(graph, rows)), provenance)
+
+
+def starts_of(graph: TaskGraph, schedule: Schedule) -> dict[int, int]:
+    """Start of each task that ``schedule`` runs: the inverse of ``schedule_of``."""
+    return {
+        graph.index[
+            Key(e.kind, e.stage if e.virtual_stage is None else e.virtual_stage, e.microbatch, e.iteration)
+        ]: e.start
+        for e in schedule.events
+    }

@@ -1,0 +1,87 @@
+"""Starts for an order of the stages' ops where links have none yet: who can first, goes first."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+from zbopt.graph import TaskGraph, Use
+from zbopt.timing.arcs import DeadlockError, running
+
+
+def first_come(graph: TaskGraph, orders: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Starts that respect ``orders`` and every link, one task after another, each as early as those before allow.
+
+    Raises:
+        DeadlockError: The orders contradict the precedences.
+    """
+    return _FirstCome(graph, orders).starts()
+
+
+class _FirstCome:
+    def __init__(self, graph: TaskGraph, orders: Sequence[Sequence[int]]) -> None:
+        self.graph = graph
+        self.tasks = running(graph, orders)
+        self.waits: dict[int, int] = dict.fromkeys(self.tasks, 0)
+        self.after: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.arrival = {i: graph.tasks[i].release_ticks for i in self.tasks}
+        self.uses: dict[int, list[tuple[int, Use]]] = defaultdict(list)
+        self.free_from = [0] * len(graph.links)
+        for place, link in enumerate(graph.links):
+            for use in link.uses:
+                self.uses[use.task].append((place, use))
+        self._arcs(orders)
+
+    def _arcs(self, orders: Sequence[Sequence[int]]) -> None:
+        graph = self.graph
+        for edge in graph.precedences:
+            self._arc(edge.before, edge.after, edge.lag_ticks)
+        for order in orders:
+            for before, after in pairwise(order):
+                self._arc(before, after, 0)
+        for j, join in enumerate(graph.joins):
+            self.waits[-1 - j] = self.arrival[-1 - j] = 0
+            for before in join.before:
+                self._arc(before, -1 - j, join.lag_ticks)
+            for after in join.after:
+                self._arc(-1 - j, after, 0)
+        place = {task: n for order in orders for n, task in enumerate(order)}
+        for channel in graph.channels:
+            by_producer = [(place[p], s.send) for s in channel.sent for p in s.producers if p in place]
+            for (_, before), (_, after) in pairwise(sorted(by_producer)):
+                self._arc(before, after, 0)
+
+    def _arc(self, before: int, after: int, lag: int) -> None:
+        if before in self.waits and after in self.waits:
+            self.after[before].append((after, lag))
+            self.waits[after] += 1
+
+    def starts(self) -> dict[int, int]:
+        ready = [(self.arrival[node], node) for node, count in self.waits.items() if count == 0]
+        heapq.heapify(ready)
+        starts: dict[int, int] = {}
+        while ready:
+            known, node = heapq.heappop(ready)
+            start = self._start(node)
+            if start > known:
+                heapq.heappush(ready, (start, node))
+                continue
+            starts[node] = start
+            end = start + (self.graph.tasks[node].duration_ticks if node >= 0 else 0)
+            for place, use in self.uses.get(node, ()):
+                self.free_from[place] = start + use.offset_ticks + use.ticks
+            for after, lag in self.after[node]:
+                self.arrival[after] = max(self.arrival[after], end + lag)
+                self.waits[after] -= 1
+                if self.waits[after] == 0:
+                    heapq.heappush(ready, (self.arrival[after], after))
+        stuck = [task for task in self.tasks if task not in starts]
+        if stuck:
+            raise DeadlockError(self.graph, stuck)
+        return {node: start for node, start in starts.items() if node >= 0}
+
+    def _start(self, node: int) -> int:
+        free = (self.free_from[place] - use.offset_ticks for place, use in self.uses.get(node, ()))
+        return max([self.arrival[node], *free])
