@@ -208,7 +208,7 @@ def _random_instance(random):
         comm_ticks=random.choice([0, 1, 4]),
         activation=activation,
         weight_share=[Fraction(random.randint(0, 3), 3) for _ in range(n)],
-        objective=random.choice(list(Objective)),
+        objective=random.choice([Objective.MAKESPAN, Objective.MAX_STAGE_SPAN]),
         barrier=barrier,
         optimizer_ticks=None if barrier == "none" else [random.randint(0, 3) for _ in range(p)],
         memory_cap=factor

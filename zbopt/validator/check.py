@@ -93,6 +93,8 @@ class _Check:
             self.rows[event.stage].append(event)
         if event.kind is Kind.O:
             self._place_step(event, on_a_stage, proper)
+        elif event.kind not in self.ticks:
+            self._report(Code.UNKNOWN_TASK, f"{name_of(event)} is not called for")
         else:
             self._place_task(event, on_a_stage, proper)
 
