@@ -40,6 +40,15 @@ def require_one_virtual_stage_a_stage(name: str, instance: Instance) -> None:
         )
 
 
+def require_only_ops(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where more than the ops of one step has to be placed."""
+    if not instance.is_simple or instance.reduction_ticks is not None:
+        raise NotApplicableError(
+            f"{name}: transfers or reductions occupy links, inputs come late or there are several iterations; "
+            "it packs one step's ops alone, take list"
+        )
+
+
 def require_split(name: str, instance: Instance) -> None:
     """Raise ``NotApplicableError`` where no backward may run as B and W."""
     if not instance.may_split:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from zbopt.graph import TaskGraph, expand
-from zbopt.heuristics.build import Step, schedule_in_order
+from zbopt.graph import Key, TaskGraph, expand
+from zbopt.heuristics.build import Step, require_only_ops, schedule_in_order
 from zbopt.heuristics.building_block import Block, repeated, require_v
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.pack import Packing, Starts
@@ -35,6 +35,7 @@ def v_auto(instance: Instance) -> Schedule:
         CannotFitError: A stage's cap is below one microbatch in both its virtual stages; no schedule fits then.
     """
     require_v("v-auto", instance)
+    require_only_ops("v-auto", instance)
     graph = expand(instance)
     found = [_from_list(graph)]
     packed = (_from_block(graph, block, _ROUNDS) for block in _best_blocks(instance))
@@ -51,7 +52,7 @@ def _step(graph: TaskGraph, i: int) -> Step:
 
 
 def _from_list(graph: TaskGraph) -> tuple[int, list[list[int]]]:
-    rows = [[graph.index[step] for step in row] for row in list_orders("v-auto", graph.instance)]
+    rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", graph.instance)]
     return _packed(graph, earliest_starts(graph, rows), _ROUNDS)
 
 
