@@ -20,8 +20,8 @@ from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance
-from zbopt.metrics import figures
-from zbopt.repeat import find_run, shortened, unrolled
+from zbopt.metrics import value_of
+from zbopt.repeat import find_run, lengthened, shortened
 from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result
 from zbopt.schedule import Engine, Provenance, Schedule, Status, versions
 from zbopt.timing import schedule_of, starts_of
@@ -184,7 +184,7 @@ class _Solve:
         if not verdict.valid:
             log.error("%s gave an invalid schedule: %s", schedule.provenance.source, verdict.violations[0].message)
             return False
-        value = figures(schedule).value(self.instance.objective)
+        value = value_of(schedule)
         if self.value is None or value < self.value:
             self.best, self.value = schedule, value
             self.distrust_bound()
@@ -215,9 +215,7 @@ class _Solve:
         graph = expand(short.instance)
         starts = starts_of(graph, short)
         run = find_run(graph, starts, self.instance.microbatches - short.instance.microbatches)
-        return (
-            None if run is None else schedule_of(self.graph, unrolled(graph, starts, run, self.graph), short.provenance)
-        )
+        return None if run is None else lengthened(short, run, self.instance)
 
     @cached_property
     def graph(self) -> TaskGraph:

@@ -8,14 +8,17 @@ microbatches that were together on a stage; whether those that were not stay apa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Instance, Kind
+from zbopt.schedule import Event, Schedule
 
 _STRIDES = 12
 """A short step leaves out a multiple of this where memory does not say otherwise: strides of 1, 2, 3, 4 and 6 fit."""
@@ -86,6 +89,37 @@ def unrolled(short: TaskGraph, starts: Mapping[int, int], run: Run, long: TaskGr
         if source in starts:
             longer[task] = starts[source] + strides * run.period
     return longer
+
+
+def lengthened(short: Schedule, run: Run, instance: Instance) -> Schedule:
+    """The schedule of the long step ``instance``: ``unrolled``, without a task graph of all its microbatches.
+
+    Args:
+        short: A schedule of the short step.
+        run: Where it repeats; every virtual stage runs the same kinds of ops on every microbatch.
+        instance: The long step.
+    """
+    missing = (instance.microbatches - short.instance.microbatches) // run.stride
+    strides = np.clip(-((run.last - np.arange(instance.microbatches)) // run.stride), 0, missing)
+    source = np.arange(instance.microbatches) - strides * run.stride
+    ops: dict[tuple[Kind, int], dict[int, Event]] = {}
+    for event in short.events:
+        if event.microbatch is not None and event.virtual_stage is not None:
+            ops.setdefault((event.kind, event.virtual_stage), {})[event.microbatch] = event
+    rows: list[list[Event]] = [[] for _ in range(instance.stages)]
+    for (kind, virtual_stage), events in ops.items():
+        first = events[0]
+        times = np.array([events[j].start for j in range(short.instance.microbatches)])
+        starts = (times[source] + strides * run.period).tolist()
+        ticks, stage = first.end - first.start, first.stage
+        rows[stage] += [Event(kind, stage, virtual_stage, j, start, start + ticks) for j, start in enumerate(starts)]
+    for event in short.events:
+        if event.microbatch is None:
+            later = missing * run.period
+            rows[event.stage].append(replace(event, start=event.start + later, end=event.end + later))
+    for row in rows:
+        row.sort(key=attrgetter("start", "end"))
+    return Schedule(instance=instance, provenance=short.provenance, events=tuple(chain.from_iterable(rows)))
 
 
 def _table(graph: TaskGraph, starts: Mapping[int, int]) -> NDArray[np.int64] | None:
