@@ -89,9 +89,10 @@ class Ledger:
     def _groups(self) -> list[dict[Kind, int]]:
         """For each microbatch on each virtual stage, the places of its ops."""
         groups: dict[tuple[int, int, int | None], dict[Kind, int]] = {}
+        count = self.instance.virtual_stages
         for i, e in enumerate(self.events):
             v = e.virtual_stage
-            if v is not None and 0 <= v < self.instance.virtual_stages:
+            if v is not None and 0 <= v < count:
                 groups.setdefault((e.iteration, v, e.microbatch), {}).setdefault(e.kind, i)
         return list(groups.values())
 

@@ -6,7 +6,6 @@ A schedule may be wrong. Only the validator says so; these types have no opinion
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -135,18 +134,15 @@ def write_schedule(schedule: Schedule, path: Path | str) -> None:
     """Write ``schedule`` as JSON, an event a line."""
     head = schedule.model_dump(mode="json", exclude={"events"}, exclude_none=True)
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
-    events = ",\n".join(f"    {json.dumps(record)}" for record in _records(schedule.events))
+    events = ",\n".join(f"    {_record(event)}" for event in schedule.events)
     Path(path).write_text("{\n" + "\n".join(lines) + f'\n  "events": [\n{events}\n  ]\n}}\n', encoding="utf-8")
 
 
-def _records(events: Iterable[Event]) -> Iterable[dict[str, object]]:
-    for e in events:
-        record: dict[str, object] = {
-            "kind": e.kind.value,
-            "stage": e.stage,
-            "virtual_stage": e.virtual_stage,
-            "microbatch": e.microbatch,
-            "start": e.start,
-            "end": e.end,
-        }
-        yield record | {"iteration": e.iteration} if e.iteration else record
+def _record(event: Event) -> str:
+    """One event as JSON, written by hand: there may be a million of them, and all are a name and small integers."""
+    virtual = "null" if event.virtual_stage is None else event.virtual_stage
+    micro = "null" if event.microbatch is None else event.microbatch
+    times = f'"start": {event.start}, "end": {event.end}'
+    iteration = f', "iteration": {event.iteration}' if event.iteration else ""
+    where = f'"stage": {event.stage}, "virtual_stage": {virtual}, "microbatch": {micro}'
+    return f'{{"kind": "{event.kind.value}", {where}, {times}{iteration}}}'

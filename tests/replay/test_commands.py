@@ -15,7 +15,7 @@ import typer
 
 from zbopt import cli
 from zbopt.instance import Kind, read_instance
-from zbopt.replay import commands, launch
+from zbopt.replay import launch
 from zbopt.replay.launch import ReplayError
 from zbopt.replay.trace import read_trace
 from zbopt.schedule import read_schedule, write_schedule
@@ -27,9 +27,7 @@ Call = Callable[..., int]
 @pytest.fixture(scope="module")
 def call() -> Call:
     """Run one command; its exit code."""
-    app = typer.Typer()
-    commands.register(app)
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(cli.app_of(verb for verb in cli.VERBS if "replay" in cli.VERBS[verb]))
     return lambda *words: int(group.main([str(w) for w in words], standalone_mode=False) or 0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from zbopt.cli import app
+from zbopt.cli import VERBS, app_of
 from zbopt.formats.schema import json_schemas, write_schemas
 from zbopt.instance import read_document
 
@@ -113,8 +113,9 @@ def test_schema_of_a_written_schedule(tmp_path: Path) -> None:
 
 def test_every_command_has_help_with_an_example() -> None:
     """``--help`` of each verb shows at least one call of that verb."""
-    assert len(app.registered_commands) > 10
-    for command in app.registered_commands:
+    commands = app_of(VERBS).registered_commands
+    assert len(commands) > 10
+    for command in commands:
         assert command.callback is not None
         name = command.name or command.callback.__name__
         assert f"zbopt {name} " in (command.help or command.callback.__doc__ or ""), name

@@ -9,7 +9,7 @@ from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance
 from zbopt.metrics import figures
-from zbopt.repeat import Run, find_run, in_flight, shortened, unrolled
+from zbopt.repeat import Run, find_run, in_flight, lengthened, shortened, unrolled
 from zbopt.schedule import Schedule
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
@@ -123,3 +123,17 @@ def test_short_steps_stay_short() -> None:
     assert 40 <= short.microbatches < 52
     assert (1000 - short.microbatches) % 12 == 0
     assert shortened(instance.model_copy(update={"microbatches": 80})) is None
+
+
+@pytest.mark.parametrize("heuristic", ["1f1b", "zb-h1", "zb-auto", "list"])
+@pytest.mark.parametrize("barrier", ["none", "global", "post_validation"])
+def test_lengthened_is_unrolled(heuristic: str, barrier: str) -> None:
+    """From events as from tasks: the same long schedule, O of each stage included."""
+    instance = Instance.uniform(stages=3, microbatches=90, comm_ticks=1, barrier=barrier, memory_cap=4)
+    short = HEURISTICS[heuristic](instance.model_copy(update={"microbatches": 30}))
+    graph, whole = expand(short.instance), expand(instance)
+    starts = starts_of(graph, short)
+    run = find_run(graph, starts, 60)
+    assert run is not None
+    expected = schedule_of(whole, unrolled(graph, starts, run, whole), short.provenance)
+    assert lengthened(short, run, instance) == expected

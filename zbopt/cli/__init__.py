@@ -6,39 +6,52 @@ Ctrl-C came before there was anything to show.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
 from zbopt.cli import out
-from zbopt.cli.bench import bench_command
-from zbopt.cli.check import show_command, validate_command
-from zbopt.cli.compare import compare_command
-from zbopt.cli.export import export_command
-from zbopt.cli.importing import import_command
-from zbopt.cli.picture import plot_command, report_command
-from zbopt.cli.solve import solve_command
-from zbopt.replay import commands
 from zbopt.schedule import versions
 
 WRONG_CALL = 2
 INTERRUPTED = 130
 
-app = typer.Typer(name="zbopt", rich_markup_mode="rich", pretty_exceptions_enable=False)
-app.command("solve")(solve_command)
-app.command("compare")(compare_command)
-app.command("validate")(validate_command)
-app.command("show")(show_command)
-app.command("import")(import_command)
-app.command("export")(export_command)
-app.command("report")(report_command)
-app.command("plot")(plot_command)
-app.command("bench")(bench_command)
-commands.register(app)
+VERBS: Mapping[str, str] = MappingProxyType(
+    {
+        "solve": "zbopt.cli.solve:solve_command",
+        "compare": "zbopt.cli.compare:compare_command",
+        "validate": "zbopt.cli.check:validate_command",
+        "show": "zbopt.cli.check:show_command",
+        "import": "zbopt.cli.importing:import_command",
+        "export": "zbopt.cli.export:export_command",
+        "report": "zbopt.cli.picture:report_command",
+        "plot": "zbopt.cli.picture:plot_command",
+        "bench": "zbopt.cli.bench:bench_command",
+        "replay": "zbopt.replay.commands:replay_command",
+        "prove": "zbopt.replay.commands:prove_command",
+        "qualify": "zbopt.replay.commands:qualify_command",
+        "diff": "zbopt.replay.commands:diff_command",
+        "profile": "zbopt.replay.commands:profile_command",
+    }
+)
+"""Every command, and where its function is: a call loads its own command only, which takes a third of a start."""
+
+
+def app_of(verbs: Iterable[str]) -> typer.Typer:
+    """The command line with these commands."""
+    app = typer.Typer(name="zbopt", rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(_zbopt)
+    for verb in verbs:
+        module, function = VERBS[verb].split(":")
+        app.command(verb)(getattr(import_module(module), function))
+    return app
 
 
 def _print_versions(wanted: bool) -> None:
@@ -47,7 +60,6 @@ def _print_versions(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _zbopt(
     context: typer.Context,
     version: Annotated[
@@ -63,6 +75,8 @@ def main() -> None:
     """Run the command line of this process, and end it."""
     stdout_open = out.open_missing_streams()
     logging.basicConfig(level=logging.ERROR, format="zbopt: %(message)s")
+    gc.freeze()  # what the imports made stays
+    gc.set_threshold(100_000)  # a schedule is many small objects, and hardly any garbage
     code = run(sys.argv[1:])
     if not stdout_open and code != WRONG_CALL:
         out.say("zbopt: standard output is closed, so the result went nowhere; open it, or use -o")
@@ -72,8 +86,9 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one call; its exit code. Whatever goes wrong becomes one line on stderr."""
+    verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
     try:
-        code = typer.main.get_command(app).main(list(arguments), prog_name="zbopt", standalone_mode=False)
+        code = typer.main.get_command(app_of(verbs)).main(list(arguments), prog_name="zbopt", standalone_mode=False)
         if code != INTERRUPTED:  # which is what typer makes of a KeyboardInterrupt
             return int(code or 0)
         raise KeyboardInterrupt
@@ -93,14 +108,10 @@ def run(arguments: Sequence[str]) -> int:
 def _sentence(error: Exception, arguments: Sequence[str]) -> str:
     """What went wrong, in one line: a wrong call, a refused input, or a fault of ours."""
     if hasattr(error, "format_message"):  # typer's usage errors, whose base class is not public
-        command = next((a for a in arguments if a in _commands()), "")
+        command = next((a for a in arguments if a in VERBS), "")
         message = error.format_message().rstrip(".").replace("Value error, ", "")
         return f"zbopt: {message}; see zbopt {command + ' ' if command else ''}--help"
     if isinstance(error, ValueError):
         return f"zbopt: {error}"
     fault = f"{type(error).__name__}: {error}"
     return f"zbopt: a fault of zbopt itself: {fault}; set ZBOPT_DEBUG=1 to see where, and report it"
-
-
-def _commands() -> set[str]:
-    return {command.name for command in app.registered_commands if command.name}

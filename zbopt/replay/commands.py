@@ -43,15 +43,6 @@ ObservedFlag = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command("replay")(replay_command)
-    app.command("prove")(prove_command)
-    app.command("qualify")(qualify_command)
-    app.command("diff")(diff_command)
-    app.command("profile")(profile_command)
-
-
 @takes(NetworkFlags, TrainingFlags, RunFlags)
 def replay_command(
     network: NetworkFlags,

@@ -91,12 +91,16 @@ def _majority(row: Sequence[Event], origin: int, ticks: int, columns: int) -> li
     by_kind: list[dict[Kind, int]] = [defaultdict(int) for _ in range(columns)]
     longest: list[dict[Kind, tuple[int, Event]]] = [{} for _ in range(columns)]
     for event in row:
+        its_kind = event.kind
         start, end = (event.start - origin) * columns, (event.end - origin) * columns
-        for column in range(max(0, start // ticks), min(columns, -(-end // ticks))):
-            overlap = min(end, (column + 1) * ticks) - max(start, column * ticks)
-            by_kind[column][event.kind] += overlap
-            if overlap > longest[column].get(event.kind, (0, event))[0]:
-                longest[column][event.kind] = (overlap, event)
+        first, last = start // ticks, -(-end // ticks)
+        inside = first + 1 == last
+        for column in range(max(0, first), min(columns, last)):
+            overlap = end - start if inside else min(end, (column + 1) * ticks) - max(start, column * ticks)
+            by_kind[column][its_kind] += overlap
+            known = longest[column].get(its_kind)
+            if overlap > (0 if known is None else known[0]):
+                longest[column][its_kind] = (overlap, event)
     shown: list[Event | None] = []
     for kinds, events in zip(by_kind, longest, strict=True):
         idle = ticks - sum(kinds.values())

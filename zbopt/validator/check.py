@@ -37,8 +37,9 @@ class _Check:
         self.instance = instance
         self.violations: list[Violation] = []
         self.rows: list[list[Event]] = [[] for _ in range(instance.stages)]
-        places = instance.virtual_stages * instance.microbatches
-        none = (None,) * instance.virtual_stages
+        self.virtual_stages, self.microbatches = instance.virtual_stages, instance.microbatches
+        places = self.virtual_stages * self.microbatches
+        none = (None,) * self.virtual_stages
         self.ticks: dict[Kind, tuple[int | None, ...]] = {
             Kind.F: instance.forward_ticks,
             Kind.B: instance.backward_ticks or none,
@@ -53,10 +54,11 @@ class _Check:
     def verdict(self, events: Sequence[Event]) -> Verdict:
         for event in events:
             self._screen(event)
-        for virtual_stage in range(self.instance.virtual_stages):
-            for microbatch in range(self.instance.microbatches):
-                self._choose_backward(virtual_stage, microbatch)
-                self._find_missing(virtual_stage, microbatch)
+        for virtual_stage in range(self.virtual_stages):
+            for microbatch in range(self.microbatches):
+                if not self._runs_split(virtual_stage * self.microbatches + microbatch):
+                    self._choose_backward(virtual_stage, microbatch)
+                    self._find_missing(virtual_stage, microbatch)
         self._dependencies()
         check_drops(self.instance, self.at, self._report)
         for stage, row in enumerate(self.rows):
@@ -99,10 +101,10 @@ class _Check:
             self._place_task(event, on_a_stage, proper)
 
     def _place_task(self, event: Event, on_a_stage: bool, proper: bool) -> None:
-        virtual_stage, microbatches = event.virtual_stage, self.instance.microbatches
-        if virtual_stage is not None and not 0 <= virtual_stage < self.instance.virtual_stages:
+        virtual_stage, microbatches = event.virtual_stage, self.microbatches
+        if virtual_stage is not None and not 0 <= virtual_stage < self.virtual_stages:
             if on_a_stage:
-                most = self.instance.virtual_stages - 1
+                most = self.virtual_stages - 1
                 self._report(Code.INVALID_STAGE, f"{name_of(event)}: virtual stages are 0 to {most}")
         elif virtual_stage is None or event.microbatch is None or not 0 <= event.microbatch < microbatches:
             what = "no virtual stage" if virtual_stage is None else f"no microbatch from 0 to {microbatches - 1}"
@@ -147,6 +149,16 @@ class _Check:
         if self.instance.backward_ticks is None:
             return "its backward must not be split"
         return "the first virtual stage has no B"
+
+    def _runs_split(self, place: int) -> bool:
+        """F, B and W are there and no BW: the commonest case, in which nothing is missing or to be chosen."""
+        forwards, backwards, weights, fuseds = (self.at[kind] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
+        return (
+            forwards[place] is not None
+            and backwards[place] is not None
+            and weights[place] is not None
+            and fuseds[place] is None
+        )
 
     def _choose_backward(self, virtual_stage: int, microbatch: int) -> None:
         """A backward is split or fused, not both: of the two, a whole pair of B and W counts, else BW."""
