@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from zbopt.formats.torch_csv import Action, Op, parse_action, read_rows, write_rows
 from zbopt.instance import Instance, Kind
 from zbopt.replay.checks import check_rows, check_schedule
-from zbopt.replay.lowering import in_microbatch_order, lower
+from zbopt.replay.lowering import addition_order, lower
 from zbopt.schedule import Schedule
 
 
@@ -133,8 +133,11 @@ def test_a_first_stage_without_b_runs_whole_backwards(plans: SimpleNamespace) ->
 
 
 def test_microbatch_order(plans: SimpleNamespace) -> None:
-    assert in_microbatch_order(plans.zb_h1())
-    assert not in_microbatch_order(plans.all_forward((0, 1), 3, [2, 1, 0]))
+    assert addition_order(plans.zb_h1()).by_microbatch
+    backwards = addition_order(plans.all_forward((0, 1), 3, [2, 1, 0]))
+    assert not backwards.by_microbatch
+    assert backwards.of_backward == ((0, 1, 2),) * 2
+    assert backwards.of_weight == ((2, 1, 0),) * 2
 
 
 def _damaged(rows: tuple[tuple[Action, ...], ...], rank: int, edit: str) -> tuple[tuple[Action, ...], ...]:

@@ -117,13 +117,14 @@ def test_the_loss_scale_halves_and_doubles() -> None:
 
 
 def test_deviations_and_limits() -> None:
-    """float64's unit in the last place is 2^-52; float32's limit is as many of its own."""
+    """float64's unit in the last place is 2^-52; float32's limit as many of its own; above 64 terms by their number."""
     expected = torch.tensor([4.0, -2.0])
     assert deviation(expected.clone(), expected) == 0.0
     assert deviation(torch.tensor([4.0, -1.0]), expected) == 0.25
     assert deviation(torch.tensor([float("nan"), -2.0]), expected) == float("inf")
     assert deviation(torch.ones(2), torch.zeros(2)) == float("inf")
-    assert limits("float64") == (1e-15, 1e-12)
+    assert limits("float64") == limits("float64", 64) == (1e-15, 1e-9)
+    assert limits("float64", 128)[0] == 2e-15
     assert limits("float32")[0] == pytest.approx(1e-15 * 2**29)
     assert limits("bfloat16")[1] == 0.1
 

@@ -153,7 +153,9 @@ def prove_command(
 
 def _proof(found: dict[str, Any], job: Job) -> list[str]:
     part = numbers(found)
-    asked = "bit for bit" if found["bit_equality_expected"] else "within limits: order of addition or tied weights"
+    asked = "bit for bit as a plain loop"
+    if not found["bit_equality_expected"]:
+        asked = "bit for bit as a loop that adds up in the schedule's order, and that close to a plain loop"
     resumed = f", resumed before step {job.resume_at}" if job.resume_at else ""
     return [
         f"numbers {part.outcome}: {part.sentence}",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from zbopt.formats.torch_csv import Action, Op, Rows
 from zbopt.instance import Instance, Kind
@@ -76,15 +75,30 @@ def _woven(row: list[Event], messages: list[Message], stage: int) -> tuple[Actio
     return (*woven, *(action for _, action, _ in ends))
 
 
-def in_microbatch_order(schedule: Schedule) -> bool:
-    """Gradients add up in microbatch order on every virtual stage, so that no bit differs from a plain loop."""
-    events = sorted(schedule.events, key=lambda e: (e.start, e.end))
-    for kinds in ((Kind.B, Kind.BW), (Kind.W, Kind.BW)):
-        for virtual_stage in range(schedule.instance.virtual_stages):
-            order = [e.microbatch or 0 for e in events if e.virtual_stage == virtual_stage and e.kind in kinds]
-            if any(before > after for before, after in pairwise(order)):
-                return False
-    return True
+@dataclass(frozen=True, slots=True)
+class AdditionOrder:
+    """Microbatches in the order in which their gradients add up, by virtual stage: those of B, and those left to W."""
+
+    of_backward: tuple[tuple[int, ...], ...]
+    of_weight: tuple[tuple[int, ...], ...]
+
+    @property
+    def by_microbatch(self) -> bool:
+        """Everywhere in microbatch order, as in a plain loop."""
+        return all(list(row) == sorted(row) for row in (*self.of_backward, *self.of_weight))
+
+
+def addition_order(schedule: Schedule) -> AdditionOrder:
+    """The order in which ``schedule`` adds gradients up; a virtual stage without B does everything in W."""
+    backward: list[list[int]] = [[] for _ in schedule.instance.stage_of]
+    weight: list[list[int]] = [[] for _ in schedule.instance.stage_of]
+    for event in sorted(schedule.events, key=lambda e: (e.start, e.end)):
+        if event.microbatch is not None and event.kind in (Kind.B, Kind.BW):
+            backward[_virtual(event)].append(event.microbatch)
+        if event.microbatch is not None and event.kind in (Kind.W, Kind.BW):
+            weight[_virtual(event)].append(event.microbatch)
+    filled = (b or w for b, w in zip(backward, weight, strict=True))
+    return AdditionOrder(tuple(map(tuple, filled)), tuple(map(tuple, weight)))
 
 
 def _virtual(event: Event) -> int:

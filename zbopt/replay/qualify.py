@@ -149,12 +149,13 @@ def numbers(result: Mapping[str, Any] | None) -> Part:
     first = result["first_difference"]
     if first:
         return Part("numbers", Outcome.FAILED, first["message"], result)
-    worst = result["worst"]
-    bits = "bit-equal" if all(result["bit_equal"].values()) else "within limits"
-    sentence = (
-        f"{result['gradients_compared']} gradients {bits}; worst relative error: gradient {worst['gradient']:.1e}, "
-        f"weight {worst['weight']:.1e}"
-    )
+    count, worst = result["gradients_compared"], result["worst"]
+    sentence = f"{count} gradients, all weights and optimizer states bit-equal to a plain loop's"
+    if not all(result["bit_equal"].values()):
+        sentence = (
+            f"{count} gradients bit-equal to those of a loop that adds up in the same order; from microbatch order "
+            f"gradients are {worst['gradient']:.1e} away at the same weights, weights {worst['weight']:.1e} at most"
+        )
     return Part("numbers", Outcome.PASSED, sentence, result)
 
 

@@ -16,12 +16,13 @@ import torch.distributed as dist
 
 from zbopt.replay import checkpoint
 from zbopt.replay.baseline import Baseline, Step
-from zbopt.replay.compare import Comparison, merge
+from zbopt.replay.compare import Comparison, Reference, merge
 from zbopt.replay.damage import Damage
 from zbopt.replay.groups import Groups, join
-from zbopt.replay.lowering import in_microbatch_order
+from zbopt.replay.lowering import addition_order
 from zbopt.replay.measure import measure
 from zbopt.replay.observe import CpuClock, CudaClock, MemoryMeter, Progress, Recorder, checksum
+from zbopt.replay.ordered import Ordered
 from zbopt.replay.spec import Job, Jobs
 from zbopt.replay.training import Pipeline
 from zbopt.schedule import Schedule, read_schedule
@@ -76,7 +77,7 @@ class Worker:
 
     def _prove(self, job: Job, schedule: Schedule, groups: Groups) -> Result | None:
         job = job.model_copy(update={"memory": False})
-        comparison = Comparison(self._baseline(job, schedule), in_order=in_microbatch_order(schedule))
+        comparison = Comparison(self._reference(job, schedule))
         recorder = self._recorder(job)
         hooks = {"after_gradients": comparison.after_gradients, "after_update": comparison.after_update}
         pipeline = comparison.pipeline = self._pipeline(job, schedule, groups, recorder, **hooks)
@@ -98,8 +99,18 @@ class Worker:
         parts = self._gather(summary)
         if parts is None:
             return None
-        expected = comparison.in_order and not job.network.is_tied
-        return merge(parts) | {"bit_equality_expected": expected, "rollbacks": [part["rollbacks"] for part in parts]}
+        in_order = comparison.reference.in_order
+        return merge(parts) | {"bit_equality_expected": in_order, "rollbacks": [part["rollbacks"] for part in parts]}
+
+    def _reference(self, job: Job, schedule: Schedule) -> Reference:
+        """The plain loop's history, and where the schedule adds up otherwise that of the loop that does so too."""
+        plain = self._baseline(job, schedule)
+        order = addition_order(schedule)
+        terms = schedule.instance.microbatches * job.training.accumulation
+        if order.by_microbatch and not job.network.is_tied:
+            return Reference(plain, [step.gradients for step in plain], plain, terms)
+        loop = Ordered(job.network, job.training, schedule.instance, device_of(job), order)
+        return Reference(loop.run(), loop.plain, plain, terms)
 
     def _baseline(self, job: Job, schedule: Schedule) -> list[Step]:
         shape = (schedule.instance.virtual_stages, schedule.instance.microbatches)
