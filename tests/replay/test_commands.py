@@ -103,6 +103,7 @@ def test_replay_diff_and_validator_close_the_loop(
     events = read_trace(trace).steps[1].events
     assert all(event.asked <= event.start < event.end for event in events)
     assert all(event.checksum for event in events if event.kind is Kind.F)
+    assert all(event.gradients_checksum for event in events if event.kind in (Kind.B, Kind.W, Kind.BW))
     assert max(event.memory_bytes for event in events) > 0
     assert call("diff", plan, trace, "--json") == 0
     difference = json.loads(capsys.readouterr().out)
@@ -119,7 +120,13 @@ def test_checksums_do_not_depend_on_the_placement(call: Call, plan: Path, tmp_pa
     for name, more in (("two", ()), ("one", ("--single-process",))):
         assert call("replay", plan, "--checksums", "--steps", 2, "--trace", tmp_path / name, *more) == 0
         steps = read_trace(tmp_path / name).steps
-        sums.append({(s.step, e.virtual_stage, e.kind, e.microbatch): e.checksum for s in steps for e in s.events})
+        sums.append(
+            {
+                (s.step, e.virtual_stage, e.kind, e.microbatch): (e.checksum, e.gradients_checksum)
+                for s in steps
+                for e in s.events
+            }
+        )
     differing = [op for op in sums[0].keys() & sums[1].keys() if sums[0][op] != sums[1][op]]
     assert differing == []
     forwards = [op for op in sums[0] if op[2] is Kind.F]

@@ -20,16 +20,20 @@ from zbopt.schedule import Schedule, write_schedule
 def _error(plan: Schedule, job: Job, limit: float) -> float:
     """Least makespan error over the steps of up to five runs, the first below ``limit`` ending them.
 
-    Other work on the machine only ever adds to a run, so that the least is the closest to what the engine itself adds.
+    Without what other work on the machine added, by the kernel's count of when a process was ready and had no core; the
+    least, since that other work also makes what runs slower.
     """
-    least = float("inf")
+    errors = []
     for _ in range(5):
         (result,) = launch([job], plan.instance.stages)
         trace = trace_of(job, plan, result)
-        least = min(least, *(compare(plan, trace, step).makespan_error for step in trace.steps))
-        if least < limit:
+        for step in trace.steps:
+            found = compare(plan, trace, step)
+            assert found.makespan_error >= 0, "an op lasted less than its planned time"
+            errors.append(found.makespan_with_cores / found.planned_makespan - 1)
+        if min(errors) < limit:
             break
-    return least
+    return min(errors)
 
 
 def test_eight_processes_follow_a_plan_of_100_ms_ops(
@@ -40,7 +44,7 @@ def test_eight_processes_follow_a_plan_of_100_ms_ops(
     path = tmp_path_factory.mktemp("wait") / "plan.json"
     write_schedule(plan, path)
     job = Job(task="replay", schedule=str(path), network=Network(kind="wait", tick_s=0.1), training=Training(steps=3))
-    assert 0 <= _error(plan, job, 0.03) < 0.03
+    assert _error(plan, job, 0.03) < 0.03
 
 
 def test_the_engine_s_own_order_adds_a_bubble_that_ours_does_not(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -65,5 +69,5 @@ def test_the_engine_s_own_order_adds_a_bubble_that_ours_does_not(tmp_path_factor
         Job(task="replay", schedule=str(path), network=network, training=Training(steps=2, lowering=who))
         for who in ("zbopt", "engine")
     )
-    assert 0 <= _error(plan, ours, 0.05) < 0.05
+    assert _error(plan, ours, 0.05) < 0.05
     assert _error(plan, theirs, float("inf")) > 0.2

@@ -104,6 +104,35 @@ def test_a_ready_event_waits_for_its_stage(plans: SimpleNamespace) -> None:
     assert (waiting.dependency_wait, waiting.resource_wait, waiting.late) == (0, 1000, 0)
 
 
+def test_time_without_a_core_by_hand(plans: SimpleNamespace) -> None:
+    """One microbatch, 5 ticks. Stage 1's B and all after it come 300 ns late, of which it had no core for 200: 5100.
+
+    What stage 0 waited for its own core then changes nothing before its own B, which runs as long as planned.
+    """
+    plan = plans.zb_h1(2, 1)
+    late = {"it0/s1/v1/mb0/B": 300, "it0/s1/v1/mb0/W": 300, "it0/s0/v0/mb0/B": 300, "it0/s0/v0/mb0/W": 300}
+    trace = _as_planned(plan, late)
+    without = {(1, Kind.B): 200, (0, Kind.B): 900}
+    events = [e.model_copy(update={"core_wait_ns": without.get((e.stage, e.kind), 0)}) for e in trace.steps[0].events]
+    step = TraceStep(step=0, events=tuple(events))
+    assert compare(plan, trace).makespan_with_cores == 5300
+    assert compare(plan, trace, step).makespan == 5300
+    assert compare(plan, trace, step).makespan_with_cores == 5100
+
+
+def test_what_the_sender_lacked_is_not_the_engine_s(plans: SimpleNamespace) -> None:
+    """Stage 1's F starts 400 ns after the end of stage 0's: stage 0 had no core for 400 ns before its next op."""
+    plan = plans.zb_h1(2, 1)
+    late = {e.id: 400 for e in plan.events if e.id != "it0/s0/v0/mb0/F"}
+    trace = _as_planned(plan, late)
+    events = [
+        e.model_copy(update={"core_wait_ns": 400 if (e.stage, e.kind) == (0, Kind.B) else 0})
+        for e in trace.steps[0].events
+    ]
+    found = compare(plan, trace, TraceStep(step=0, events=tuple(events)))
+    assert (found.makespan, found.makespan_with_cores) == (5400, 5000)
+
+
 def test_b_and_w_that_ran_as_one_are_joined(plans: SimpleNamespace) -> None:
     """A planned B at 3 and W at 4 ran as a BW from 3 to 5: as planned."""
     plan = plans.zb_h1(2, 1)

@@ -274,6 +274,8 @@ def diff_command(
         f"({found.makespan_error:+.1%}; a tick is {found.tick_ns / 1e6:.4g} ms); {len(found.missing)} events missing, "
         f"{len(found.unplanned)} not planned"
     )
+    if found.makespan_with_cores < found.makespan:
+        typer.echo(f"with a core for every process whenever it was ready: {found.makespan_with_cores / 1e6:.2f} ms")
     typer.echo("  latest events, in ms: start error, duration error, waited for input, waited for stage, late")
     for row in sorted(found.rows, key=lambda r: -r.late)[:rows]:
         figures = (row.start_error, row.duration_error, row.dependency_wait, row.resource_wait, row.late)

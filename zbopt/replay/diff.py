@@ -42,11 +42,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """All rows in order of observed start, and the whole's figures. ``tick_ns`` is what one tick of the plan took."""
+    """All rows in order of observed start, and the whole's figures. ``tick_ns`` is what one tick of the plan took.
+
+    ``makespan_with_cores`` is what the makespan would have been had every process got a core when it was ready: the
+    rest is the plan's, the network's and the engine's.
+    """
 
     tick_ns: float
     planned_makespan: int
     makespan: int
+    makespan_with_cores: int
     rows: tuple[Row, ...]
     missing: tuple[str, ...]
     unplanned: tuple[str, ...]
@@ -88,6 +93,7 @@ def compare(plan: Schedule, trace: Trace, step: TraceStep | None = None) -> Diff
         tick_ns=join.scale,
         planned_makespan=round((max(e.end for e in plan.events) - join.plan_origin) * join.scale),
         makespan=max(e.end for e in observed.values()) - join.origin,
+        makespan_with_cores=join.waits.makespan_with_cores(),
         rows=tuple(sorted(rows, key=lambda row: row.start)),
         missing=tuple(event.id for event in plan.events if _observed(event, observed)[0] is None),
         unplanned=tuple(sorted(observed.keys() - join.seen)),
@@ -147,9 +153,11 @@ class _Waits:
 
     def __init__(self, plan: Schedule, events: Iterable[TraceEvent], scale: float) -> None:
         self.instance = plan.instance
-        self.comm_ns = plan.instance.comm_ticks * scale
+        self.scale, self.comm_ns = scale, plan.instance.comm_ticks * scale
+        self.ticks = {(e.kind, e.stage, e.virtual_stage, e.microbatch): e.end - e.start for e in plan.events}
         self.events = sorted(events, key=lambda e: e.start)
         self.by_op = {(e.kind, e.virtual_stage, e.microbatch): e for e in self.events}
+        self.by_id = {id(e): e for e in self.events}
         self.before: dict[int, TraceEvent] = {}
         rows: dict[int, list[TraceEvent]] = {}
         for event in self.events:
@@ -173,6 +181,34 @@ class _Waits:
         elif late:
             why = f"the engine turned to it late, after {why}"
         return max(0, ready - free), max(0, free - ready), late, why
+
+    def makespan_with_cores(self) -> int:
+        """Each event again in order, less the time in which it, or who sent its input, was ready and had no core.
+
+        No event gets shorter than planned: time without a core is the machine's only where the event lasted longer.
+        """
+        origin = min(e.start for e in self.events)
+        ends: dict[int, int] = {}
+        after = {id(before): self.by_id[key] for key, before in self.before.items()}
+        for event in sorted(self.events, key=lambda e: e.end):
+            giver, ready = self._input(event)
+            before = self.before.get(id(event))
+            free = before.end if before else origin
+            took = event.end - max(ready, free)
+            sender = after.get(id(giver)) if giver is not None and giver.stage != event.stage else None
+            without = event.core_wait_ns + (sender.core_wait_ns if sender else 0)
+            least = min(took, round(self.planned_ns(event)))
+            freed = ends[id(before)] if before else origin
+            given = ends[id(giver)] + ready - giver.end if giver else origin
+            ends[id(event)] = max(freed, given) + max(least, took - without)
+        return max(ends.values()) - origin
+
+    def planned_ns(self, event: TraceEvent) -> float:
+        """How long the event was to last; of a BW that was B and W in the plan both."""
+        wanted = {Kind.B, Kind.W, Kind.BW} if event.kind is Kind.BW else {event.kind}
+        return self.scale * sum(
+            self.ticks.get((kind, event.stage, event.virtual_stage, event.microbatch), 0) for kind in wanted
+        )
 
     def _input(self, event: TraceEvent) -> tuple[TraceEvent | None, int]:
         """The event that gives the input, and when that is there; the step's start where none does."""

@@ -18,7 +18,7 @@ from zbopt.formats.torch_csv import COMPUTE, Action, Op, Rows
 from zbopt.instance import Kind
 from zbopt.replay.damage import Damage
 from zbopt.replay.deferred import WeightQueue
-from zbopt.replay.observe import Recorder, checksum
+from zbopt.replay.observe import Record, Recorder, checksum
 from zbopt.replay.simulate import FifoLink, LinkWork, Waits
 
 Drive = Callable[[Sequence[Action]], Iterator[Action]]
@@ -84,11 +84,18 @@ class Slice(PipelineStage):
         grads = self.bwd_cache.get(bwd_chunk_id) or ()
         if self.recorder.checksums and grads and isinstance(grads[0], Tensor):
             record.checksum = checksum(grads[0])
+        self._sum_up(record)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """W of one microbatch."""
-        with self.recorder.op(self.stage_index, Kind.W, bwd_chunk_id):
+        with self.recorder.op(self.stage_index, Kind.W, bwd_chunk_id) as record:
             super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+        self._sum_up(record)
+
+    def _sum_up(self, record: Record) -> None:
+        """Note the gradients as they are now."""
+        if self.recorder.checksums:
+            record.gradients_checksum = checksum(*(p.grad for p in self.submod.parameters() if p.grad is not None))
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Scaling, accumulation and data parallel reduction belong to the training around the step."""

@@ -21,7 +21,7 @@ from zbopt.replay.spec import Job, Jobs
 from zbopt.schedule import Schedule
 
 _POLL_S = 0.05
-_GRACE_S = 5.0
+GRACE_S = 2.0
 """Beyond the timeout: what a process needs to notice, report and exit."""
 
 
@@ -132,6 +132,20 @@ def _member(folder: str, rank: int, processes: int) -> None:
     raise SystemExit(main([str(Path(folder) / "jobs.json")]))
 
 
+def patience_ends(failed_at: float, since: float | None, timeout_s: float) -> float:
+    """When a process that still runs after another's failure is given up.
+
+    Whoever waits for another has done so since its last op began, and reports by itself when that is the timeout ago.
+    A halted one reports never: the first failure has already outwaited its silence.
+
+    Args:
+        failed_at: When the first failure was seen.
+        since: When the process turned to what it does; ``None``: unknown.
+        timeout_s: Longest wait of a process for another.
+    """
+    return max(failed_at, min(failed_at, since or failed_at) + timeout_s) + GRACE_S
+
+
 class _Team:
     """The processes of one run."""
 
@@ -146,7 +160,7 @@ class _Team:
             member.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Until all have ended well. One failure gives the others the timeout to notice; then they are killed."""
+        """Until all have ended well. After a failure the others have until ``patience_ends``; then they are killed."""
         while any(member.exitcode is None for member in self.members):
             if any(member.exitcode for member in self.members):
                 self._after_failure(timeout_s)
@@ -157,12 +171,14 @@ class _Team:
     def _after_failure(self, timeout_s: float) -> None:
         failed = [rank for rank, member in enumerate(self.members) if member.exitcode]
         began = time.monotonic()
-        while any(member.exitcode is None for member in self.members):
-            if time.monotonic() - began > timeout_s + _GRACE_S:
-                break
+        while any(
+            member.exitcode is None and time.monotonic() < patience_ends(began, self._doing(rank)[0], timeout_s)
+            for rank, member in enumerate(self.members)
+        ):
             time.sleep(_POLL_S)
         took = time.monotonic() - began
-        hung = [rank for rank, member in enumerate(self.members) if member.exitcode is None]
+        alive = [rank for rank, member in enumerate(self.members) if member.exitcode is None]
+        hung = sorted(alive, key=lambda rank: self._doing(rank)[0] or began)
         killed = [rank for rank in failed if (self.members[rank].exitcode or 0) < 0]
         blamed = (killed or hung or failed)[0]
         ending = f"the others ended {took:.1f} s later" if not hung else f"{len(hung)} hung and were killed"
@@ -170,9 +186,11 @@ class _Team:
 
     def _fate(self, rank: int) -> str:
         code = self.members[rank].exitcode
-        doing = self._doing(rank)
+        since, what = self._doing(rank)
+        doing = f" in {what}" if what else " before its first op"
         if code is None:
-            return f"does not answer{doing}; resume from the last checkpoint with --resume"
+            silent = f" for {time.monotonic() - since:.1f} s" if since else ""
+            return f"does not answer{doing}{silent}; resume from the last checkpoint with --resume"
         if code < 0:
             name = signal.Signals(-code).name
             return f"was killed by {name}{doing}; resume from the last checkpoint with --resume"
@@ -180,10 +198,11 @@ class _Team:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.is_file() else []
         return f"failed{doing}: {lines[-1] if lines else f'exit status {code}'}"
 
-    def _doing(self, rank: int) -> str:
+    def _doing(self, rank: int) -> tuple[float | None, str]:
+        """Since when a process does what; ``None``: it has not begun."""
         path = self.folder / f"rank{rank}"
-        text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-        return f" in {text}" if text else " before its first op"
+        since, _, text = path.read_text(encoding="utf-8").strip().partition(" ") if path.is_file() else ("", "", "")
+        return (float(since), text) if text else (None, "")
 
     def kill(self) -> None:
         """End whoever still runs, a stopped one too."""

@@ -7,7 +7,7 @@ import mmap
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,15 @@ class CudaClock:
         return round(float(self._origin.elapsed_time(stamp)) * 1e6)
 
 
+def core_wait_ns() -> int:
+    """How long this process's threads were ready to run without a core, in all; 0 where the system does not say."""
+    total = 0
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            total += int(path.read_text(encoding="ascii").split()[1])
+    return total
+
+
 class _Held:
     """A tensor kept for autograd; its death is seen by a finalizer. Holds the detached one, or nothing would die."""
 
@@ -119,14 +128,16 @@ class MemoryMeter:
             yield
 
 
-def checksum(tensor: Tensor) -> str:
-    """Twelve hex digits of the SHA-256 of a tensor's bytes."""
-    raw = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(raw.numpy().tobytes()).hexdigest()[:12]
+def checksum(*tensors: Tensor) -> str:
+    """Twelve hex digits of the SHA-256 of the tensors' bytes."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:12]
 
 
 class Progress:
-    """A small file, mapped into memory, that says what this process is doing: what is read when it is dead."""
+    """A small file, mapped into memory, that says since when this process is doing what: read when it is dead."""
 
     SIZE = 64
 
@@ -137,7 +148,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Replace what the file says."""
-        self._map[:] = text.encode()[: self.SIZE].ljust(self.SIZE)
+        self._map[:] = f"{time.monotonic():.3f} {text}".encode()[: self.SIZE].ljust(self.SIZE)
 
 
 @dataclass
@@ -152,7 +163,9 @@ class Record:
     end: object = None
     memory_bytes: int = 0
     allocated_bytes: int = 0
+    core_wait_ns: int = 0
     checksum: str | None = None
+    gradients_checksum: str | None = None
 
 
 class Recorder:
@@ -161,7 +174,8 @@ class Recorder:
     def __init__(self, clock: CpuClock | CudaClock, meter: MemoryMeter | None, progress: Progress | None) -> None:
         self.clock, self.meter, self.progress = clock, meter, progress
         self.records: list[Record] = []
-        self.checksums = False
+        self.checksums, self.counts_cores = False, False
+        self._core_wait_ns = 0
         self.where = ""
         self._asked: object = None
 
@@ -169,6 +183,7 @@ class Recorder:
         """Forget the last step; ``where`` (such as ``step 3``) opens every note of progress."""
         self.records = []
         self.where = where
+        self._core_wait_ns = core_wait_ns() if self.counts_cores else 0
 
     def asked(self, action: str) -> None:
         """The engine turns to ``action``."""
@@ -197,5 +212,8 @@ class Recorder:
 
     def _end(self, record: Record) -> None:
         record.end = self.clock.stamp()
+        if self.counts_cores:
+            before, self._core_wait_ns = self._core_wait_ns, core_wait_ns()
+            record.core_wait_ns += self._core_wait_ns - before
         record.memory_bytes = self.meter.bytes() if self.meter else 0
         record.allocated_bytes = torch.cuda.memory_allocated() if isinstance(self.clock, CudaClock) else 0

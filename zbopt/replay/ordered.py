@@ -1,8 +1,8 @@
 """The plain loop once more, adding up as the schedule does: what a pipeline has to match bit for bit.
 
 The order of addition changes last bits, and after an optimizer step the weights differ, which hides what the order
-alone does. So two questions are asked apart, at the same weights each: does the pipeline differ from a loop that adds in
-the schedule's order (not by a bit), and how far is that from adding up in microbatch order?
+alone does. So two questions are asked apart, at the same weights each: does the pipeline differ from a loop that adds
+in the schedule's order (not by a bit), and how far is that from adding up in microbatch order?
 """
 
 from __future__ import annotations

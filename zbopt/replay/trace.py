@@ -32,7 +32,13 @@ class TraceEvent(BaseModel):
     end: int
     memory_bytes: int = Field(0, description="Bytes kept for backward passes on the stage when the op ended.")
     allocated_bytes: int = Field(0, description="All that the GPU's allocator had handed out when the op ended.")
+    core_wait_ns: int = Field(
+        0, description="How long the process was ready without a core since its last op ended (network wait, Linux)."
+    )
     checksum: str | None = Field(None, description="Of F's output, or of the gradient that B or BW hands on.")
+    gradients_checksum: str | None = Field(
+        None, description="Of the parameters' gradients as B, W or BW leaves them, added up so far."
+    )
 
     def event(self, iteration: int, unit_ns: int = 1) -> Event:
         """As an event of a schedule, times in units of ``unit_ns``."""
@@ -135,8 +141,8 @@ def write_trace(trace: Trace, path: Path | str) -> None:
     steps = []
     for step in trace.steps:
         events = ",\n".join(f"      {json.dumps(event.model_dump(mode='json'))}" for event in step.events)
-        losses = json.dumps(step.losses)
-        steps.append(f'    {{"step": {step.step}, "losses": {losses}, "events": [\n{events}\n    ]}}')
+        head_of_step = step.model_dump_json(exclude={"events"}).removesuffix("}")
+        steps.append(f'    {head_of_step}, "events": [\n{events}\n    ]}}')
     body = ",\n".join(steps)
     Path(path).write_text("{\n" + "\n".join(lines) + f'\n  "steps": [\n{body}\n  ]\n}}\n', encoding="utf-8")
 

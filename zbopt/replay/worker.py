@@ -30,7 +30,7 @@ from zbopt.schedule import Schedule, read_schedule
 Result = dict[str, Any]
 
 _START_S = 180.0
-"""Longest wait for the other processes to start, which a busy machine may delay."""
+"""Longest wait for the other processes to start and to set a run up, which a busy machine may delay."""
 
 
 class Worker:
@@ -38,6 +38,7 @@ class Worker:
 
     def __init__(self, progress: Progress | None, timeout_s: float) -> None:
         self.progress, self.timeout_s = progress, timeout_s
+        dist.barrier()  # who comes late to a start is no failure yet: here alone the wait is long
         self.everyone = dist.new_group(timeout=timedelta(seconds=timeout_s))
         self._baselines: dict[str, list[Step]] = {}
 
@@ -54,6 +55,7 @@ class Worker:
             raise ValueError(f"task {job.task} needs a schedule; give its path")
         schedule = read_schedule(job.schedule)
         replicas = job.training.data_parallel
+        dist.barrier()
         groups = join(schedule, replicas, single_process=job.single_process, timeout_s=self.timeout_s)
         return self._prove(job, schedule, groups) if job.task == "prove" else self._replay(job, schedule, groups)
 
@@ -61,6 +63,7 @@ class Worker:
         cuda = job.device == "cuda"
         recorder = Recorder(CudaClock() if cuda else CpuClock(), None, self.progress)
         recorder.checksums = job.checksums
+        recorder.counts_cores = job.network.kind == "wait"
         return recorder
 
     def _pipeline(self, job: Job, schedule: Schedule, groups: Groups, recorder: Recorder, **hooks: Any) -> Pipeline:
@@ -73,6 +76,7 @@ class Worker:
             for part in pipeline.parts.values():
                 if part.queue is not None:
                     part.queue.hold = recorder.meter.hold
+        dist.barrier()
         return pipeline
 
     def _prove(self, job: Job, schedule: Schedule, groups: Groups) -> Result | None:
@@ -226,7 +230,9 @@ def _events(recorder: Recorder, schedule: Schedule, groups: Groups) -> list[Resu
             "end": read(r.end),
             "memory_bytes": r.memory_bytes,
             "allocated_bytes": r.allocated_bytes,
+            "core_wait_ns": r.core_wait_ns,
             "checksum": r.checksum,
+            "gradients_checksum": r.gradients_checksum,
         }
         for r in last.values()
         for stage in (stages if r.virtual_stage is None else [stage_of[r.virtual_stage]])
