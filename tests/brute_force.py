@@ -38,18 +38,21 @@ class _Op:
     ticks: int
     forward: bool
     leaves_weight: bool
+    drops: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Micro:
     """How far a microbatch is: steps done, virtual stages whose W is open, when the next step's input is there.
 
-    ``arrival`` is empty where the next step is on the same stage, which is busy until then anyway.
+    ``arrival`` is empty where the next step is on the same stage, which is busy until then anyway. ``dropped`` are the
+    virtual stages whose activation has to be recomputed.
     """
 
     step: int
     weights: tuple[int, ...]
     arrival: Vector
+    dropped: tuple[int, ...] = ()
 
 
 _State = tuple[tuple[_Micro, ...], tuple[Vector, ...]]
@@ -61,7 +64,8 @@ class _Search:
         self.instance = instance
         self.span = instance.objective is Objective.MAX_STAGE_SPAN
         self.way = list(_way(instance))
-        self.known: dict[tuple[int, tuple[int, ...]], tuple[list[Fraction], list[int]]] = {}
+        self.known: dict[object, tuple[list[Fraction], list[int]]] = {}
+        self.modes = instance.recompute or ("never",) * instance.virtual_stages
 
     def run(self, width: int | None, best: int | None) -> int | None:
         """Best value below ``best``, else ``best``. With a ``width``, of each layer only so many states go on."""
@@ -77,11 +81,14 @@ class _Search:
         return min([*found, *([] if best is None else [best])], default=None)
 
     def _length(self) -> int:
-        """Ops of all microbatches, BW counting as two."""
+        """Ops of all microbatches, BW counting as two, and so an F that keeps what it may drop."""
         instance = self.instance
-        return instance.microbatches * (
-            len(self.way) + sum(any(op.leaves_weight or self._fuses(op) for op in step) for step in self.way)
-        )
+        backwards = sum(any(op.leaves_weight or self._fuses(op) for op in step) for step in self.way)
+        return instance.microbatches * (len(self.way) + backwards + sum(mode != "never" for mode in self.modes))
+
+    def _units(self, op: _Op) -> int:
+        keeps = op.forward and not op.drops and self.modes[op.virtual_stage] != "never"
+        return 2 if self._fuses(op) or keeps else 1
 
     def _fuses(self, op: _Op) -> bool:
         return not op.forward and not op.leaves_weight and not self._is_first_weight(op)
@@ -110,30 +117,69 @@ class _Search:
                 assert self.instance.weight_ticks is not None
                 end = _plus(free[stage], self.instance.weight_ticks[v])
                 rest = tuple(other for other in micro.weights if other != v)
-                yield 1, _with(state, i, _Micro(micro.step, rest, micro.arrival), stage, end)
+                yield 1, _with(state, i, _Micro(micro.step, rest, micro.arrival, micro.dropped), stage, end)
+            for v in micro.dropped:
+                stage = self.instance.stage_of[v]
+                assert self.instance.recompute_ticks is not None
+                if self._fits(micros, stage, self.instance.activation[v] - self._left(v)):
+                    end = _plus(free[stage], self.instance.recompute_ticks[v])
+                    rest = tuple(other for other in micro.dropped if other != v)
+                    yield 1, _with(state, i, _Micro(micro.step, micro.weights, micro.arrival, rest), stage, end)
             for op in self.way[micro.step] if micro.step < len(self.way) else ():
-                if op.forward and not self._fits(micros, op):
+                if not self._fits(micros, op.stage, self._takes(op)):
+                    continue
+                if not op.forward and op.virtual_stage in micro.dropped:
                     continue
                 start = free[op.stage] if not micro.arrival else tuple(map(max, free[op.stage], micro.arrival))
                 end = _plus(start, op.ticks)
                 weights = tuple(sorted((*micro.weights, op.virtual_stage))) if op.leaves_weight else micro.weights
-                after = _Micro(micro.step + 1, weights, self._arrival(micro.step, op.stage, end))
-                yield 2 if self._fuses(op) else 1, _with(state, i, after, op.stage, end)
+                dropped = tuple(sorted((*micro.dropped, op.virtual_stage))) if op.drops else micro.dropped
+                after = _Micro(micro.step + 1, weights, self._arrival(micro.step, op.stage, end), dropped)
+                yield self._units(op), _with(state, i, after, op.stage, end)
 
     def _arrival(self, step: int, stage: int, end: Vector) -> Vector:
         if step + 1 == len(self.way) or self.way[step + 1][0].stage == stage:
             return ()
         return _plus(end, self.instance.comm_ticks)
 
-    def _fits(self, micros: tuple[_Micro, ...], op: _Op) -> bool:
+    def _takes(self, op: _Op) -> Fraction:
+        """Memory that an op takes at its start."""
+        v, instance = op.virtual_stage, self.instance
+        if op.forward:
+            return instance.activation[v] + self._boundaries(v)
+        added = instance.gradient_state
+        return added[v] if op.leaves_weight and added is not None else Fraction(0)
+
+    def _boundaries(self, v: int) -> Fraction:
+        """Output and, from another stage, input: both are held until what takes the gradient ends."""
+        sizes, stage_of = self.instance.boundary, self.instance.stage_of
+        if sizes is None:
+            return Fraction(0)
+        return sizes[v] + (sizes[v - 1] if v > 0 and stage_of[v] != stage_of[v - 1] else 0)
+
+    def _left(self, v: int) -> Fraction:
+        return self.instance.checkpoint[v] if self.instance.checkpoint is not None else Fraction(0)
+
+    def _fits(self, micros: tuple[_Micro, ...], stage: int, takes: Fraction) -> bool:
         if self.instance.memory_cap is None:
             return True
-        live = sum((self._of(micro)[0][op.stage] for micro in micros), Fraction(0))
-        return live + self.instance.activation[op.virtual_stage] <= self.instance.memory_cap[op.stage]
+        live = sum((self._of(micro)[0][stage] for micro in micros), self._static(stage))
+        return live + takes <= self.instance.memory_cap[stage] or not takes
+
+    def _static(self, stage: int) -> Fraction:
+        instance = self.instance
+        fields = (instance.parameters, instance.gradients, instance.optimizer_state, instance.workspace)
+        static = sum((row[stage] for row in (*fields, instance.reserve) if row is not None), Fraction(0))
+        buffers, m = instance.receive_buffers or 0, instance.microbatches
+        for v, size in enumerate((instance.boundary or ())[:-1]):
+            ends = (instance.stage_of[v], instance.stage_of[v + 1])
+            if ends[0] != ends[1] and stage in ends:
+                static += size * (m if buffers == "all" else min(buffers, m))
+        return static
 
     def _of(self, micro: _Micro) -> tuple[list[Fraction], list[int]]:
         """What a microbatch holds on each stage, and the least work it still brings there."""
-        key = (micro.step, micro.weights)
+        key = (micro.step, micro.weights, micro.dropped)
         if key not in self.known:
             self.known[key] = self._holds(micro), self._brings(micro)
         return self.known[key]
@@ -143,9 +189,11 @@ class _Search:
         holds = [Fraction(0)] * instance.stages
         for v, stage in enumerate(instance.stage_of):
             if v < micro.step <= len(self.way) - 1 - v:
-                holds[stage] += instance.activation[v]
+                holds[stage] += self._boundaries(v)
+                holds[stage] += self._left(v) if v in micro.dropped else instance.activation[v]
             elif v in micro.weights:
                 holds[stage] += instance.activation[v] * instance.weight_share[v]
+                holds[stage] += Fraction(0) if instance.gradient_state is None else instance.gradient_state[v]
         return holds
 
     def _brings(self, micro: _Micro) -> list[int]:
@@ -153,9 +201,15 @@ class _Search:
         brings = [0] * self.instance.stages
         for v in micro.weights:
             brings[self.instance.stage_of[v]] += weight[v]
+        again = self.instance.recompute_ticks or ()
+        for v in micro.dropped:
+            brings[self.instance.stage_of[v]] += again[v]
         for step in self.way[micro.step :]:
             brings[step[0].stage] += min(
-                op.ticks + (weight[op.virtual_stage] if op.leaves_weight else 0) for op in step
+                op.ticks
+                + (weight[op.virtual_stage] if op.leaves_weight else 0)
+                + (again[op.virtual_stage] if op.drops else 0)
+                for op in step
             )
         return brings
 
@@ -182,7 +236,9 @@ class _Search:
 def _way(instance: Instance) -> Iterator[list[_Op]]:
     """The steps of a microbatch one after another, each in the ways that the instance allows."""
     for v, stage in enumerate(instance.stage_of):
-        yield [_Op(stage, v, instance.forward_ticks[v], True, False)]
+        mode = instance.recompute[v] if instance.recompute else "never"
+        ways = {"never": (False,), "always": (True,), "choose": (False, True)}[mode]
+        yield [_Op(stage, v, instance.forward_ticks[v], True, False, drops) for drops in ways]
     for v, stage in reversed(list(enumerate(instance.stage_of))):
         split = instance.backward_ticks[v] if instance.backward_ticks else None
         fused = instance.fused_backward_ticks[v] if instance.fused_backward_ticks else None
@@ -205,7 +261,7 @@ def _with(state: _State, i: int, micro: _Micro, stage: int, end: Vector) -> _Sta
 def _keep(group_of: dict[object, list[_State]], state: _State) -> None:
     """Add ``state`` unless one with the same ops done is nowhere later; drop those that it makes needless."""
     micros, _ = state
-    group = group_of.setdefault(tuple((micro.step, micro.weights) for micro in micros), [])
+    group = group_of.setdefault(tuple((micro.step, micro.weights, micro.dropped) for micro in micros), [])
     mine = _times(state)
     if any(all(map(int.__le__, _times(other), mine)) for other in group):
         return

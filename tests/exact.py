@@ -50,6 +50,20 @@ def proved_optimum(instance: Instance, rules: Rules | None = None) -> int:
     return value
 
 
+def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
+    """Least value that the model without rules gives to ``starts``, moved to begin at 0; ``None``: not a solution."""
+    graph = expand(instance)
+    first = min(starts.values())
+    horizon = max(start - first + graph.tasks[i].duration_ticks for i, start in starts.items())
+    formulation = Formulation(whole(graph), horizon, minimise=True, rules=FREE)
+    for i, start in starts.items():
+        formulation.model.add(formulation.start[i] == start - first)
+    for choice, taken in enumerate(graph.taken(starts)):
+        formulation.model.add_bool_and(formulation.option[choice][taken])
+    search = solver()
+    return round(search.objective_value) if search.solve(formulation.model) == cp_model.OPTIMAL else None
+
+
 def any_instance(random: Random, *, most_stages: int = 3, most_microbatches: int = 3) -> Instance:
     """As ``random_instance``, also with any placement, long transfers and activations of no size.
 

@@ -6,7 +6,8 @@ from fractions import Fraction
 from random import Random
 
 from zbopt.graph import TaskGraph, expand
-from zbopt.instance import Instance, placement_of
+from zbopt.instance import Instance, Kind, placement_of
+from zbopt.memory import least_memory, left, ways
 from zbopt.schedule import Event, Provenance, Schedule
 from zbopt.timing import schedule_of
 
@@ -76,14 +77,48 @@ def _caps(random: Random, instance: Instance) -> list[Fraction]:
     return [need * random.choice((1, Fraction(3, 2), 2, instance.microbatches)) for need in least]
 
 
+def with_memory(random: Random, instance: Instance) -> Instance:
+    """``instance`` with any of the memory fields: boundaries, static state, what B adds, and recomputation by choice.
+
+    A cap, where there is one, is never below what one microbatch needs, so that a schedule exists.
+    """
+    virtual_stages, stages = range(instance.virtual_stages), range(instance.stages)
+    fields = instance.model_dump() | {"memory_cap": None}
+
+    def some(rows: range, *amounts: object) -> list[object]:
+        return [random.choice(amounts) for _ in rows]
+
+    if random.random() < 0.4:
+        fields["boundary"] = some(virtual_stages, Fraction(0), Fraction(1, 4), Fraction(1, 2))
+        fields["receive_buffers"] = random.choice((None, None, 1, 2, "all"))
+    if random.random() < 0.4:
+        fields["gradient_state"] = some(virtual_stages, Fraction(0), Fraction(1, 4), Fraction(3, 4))
+    for name in ("parameters", "gradients", "optimizer_state", "workspace", "reserve"):
+        if random.random() < 0.2:
+            fields[name] = some(stages, Fraction(0), Fraction(1, 2), Fraction(2))
+    if random.random() < 0.7:
+        fields["recompute"] = some(virtual_stages, "never", "always", "choose", "choose")
+        fields["recompute_ticks"] = some(virtual_stages, 1, 2, 3)
+        if set(fields["recompute"]) != {"never"}:
+            fields["checkpoint"] = [a * random.choice((0, Fraction(1, 4), Fraction(1, 2))) for a in instance.activation]
+    instance = Instance.model_validate(fields)
+    if random.random() < 0.8:
+        fields["memory_cap"] = [least_memory(instance, stage) + random.choice(MORE) for stage in stages]
+    return Instance.model_validate(fields)
+
+
+MORE = (Fraction(0), Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2))
+"""What a cap may have beyond the least."""
+
+
 def random_schedule(random: Random, instance: Instance) -> Schedule:
     """A valid schedule: tasks in a random order that the dependencies allow, each with a random delay.
 
     Where the memory cap stands in the way of a random order, the microbatches go one after another.
     """
     graph = expand(instance)
-    tasks = _chosen(random, graph)
-    starts = _place(random, graph, tasks, one_by_one=False) or _place(random, graph, tasks, one_by_one=True)
+    starts = _Placing(random, graph, [random.randrange(size) for size in graph.choices], one_by_one=False).starts()
+    starts = starts or _Placing(random, graph, _least(graph), one_by_one=True).starts()
     assert starts is not None, "one microbatch at a time fits any cap of random_instance"
     schedule = schedule_of(graph, starts, PROVENANCE)
     events = list(schedule.events)
@@ -91,22 +126,27 @@ def random_schedule(random: Random, instance: Instance) -> Schedule:
     return schedule.model_copy(update={"events": tuple(events)})
 
 
-def _chosen(random: Random, graph: TaskGraph) -> set[int]:
-    """The tasks that run, each backward that may be either split or fused at random."""
-    taken = [random.randrange(size) for size in graph.choices]
-    return {i for i, task in enumerate(graph.tasks) if task.choice is None or taken[task.choice] == task.option}
-
-
-def _place(random: Random, graph: TaskGraph, tasks: set[int], one_by_one: bool) -> dict[int, int] | None:
-    """Starts of ``tasks``; ``None`` if the order ran into a memory deadlock."""
-    return _Placing(random, graph, tasks, one_by_one).starts()
+def _least(graph: TaskGraph) -> list[int]:
+    """For each choice the option that needs least memory: BW, and the way that leaves least of an activation."""
+    taken = [1] * len(graph.choices)
+    for (v, *_), choice in graph.way_of.items():
+        amounts = [left(graph.instance, v, way) for way in ways(graph.instance, v)]
+        taken[choice] = amounts.index(min(amounts))
+    return taken
 
 
 class _Placing:
     """List scheduling: a random one of the tasks whose inputs are placed and whose memory fits, last on its stage."""
 
-    def __init__(self, random: Random, graph: TaskGraph, tasks: set[int], one_by_one: bool) -> None:
-        self.random, self.graph, self.tasks, self.one_by_one = random, graph, tasks, one_by_one
+    def __init__(self, random: Random, graph: TaskGraph, taken: list[int], one_by_one: bool) -> None:
+        self.random, self.graph, self.one_by_one = random, graph, one_by_one
+        tasks = {i for i, task in enumerate(graph.tasks) if task.choice is None or taken[task.choice] == task.option}
+        self.tasks = tasks
+        self.residences = [
+            r
+            for r in graph.residences
+            if r.first in tasks and r.last in tasks and (r.when is None or taken[r.when[0]] == r.when[1])
+        ]
         self.free_at = [0] * graph.instance.stages
         self.ends: dict[int, int] = {}
         self.placed: dict[int, int] = {}
@@ -123,7 +163,7 @@ class _Placing:
             ready = [task for task in sorted(self.tasks - self.placed.keys()) if self._may_go(task)]
             if not ready:
                 return None
-            self._put(self.random.choice(ready))
+            self._put(min(ready, key=self._rank) if self.one_by_one else self.random.choice(ready))
         return self.placed
 
     def _may_go(self, task: int) -> bool:
@@ -139,15 +179,23 @@ class _Placing:
         others = ((other, self.graph.tasks[other].microbatch) for other in self.tasks)
         return all(other in self.placed for other, microbatch in others if microbatch is not None and microbatch < mine)
 
+    def _rank(self, task: int) -> tuple[int, int, int]:
+        """Way down the route and back, an R just before its backward and a W just after it: least memory."""
+        this = self.graph.tasks[task]
+        v = this.virtual_stage or 0
+        if this.kind in (Kind.F, Kind.O):
+            return (0 if this.kind is Kind.F else 2, v, 0)
+        return (1, -v, (Kind.R, Kind.B, Kind.BW, Kind.W).index(this.kind))
+
     def _fits(self, task: int) -> bool:
         if self.graph.caps is None:
             return True
         stage = self.graph.tasks[task].stage
-        takes = sum(r.amount for r in self.graph.residences if r.first == task and r.last in self.tasks)
+        takes = sum(r.amount for r in self.residences if r.first == task)
         live = sum(
             r.amount
-            for r in self.graph.residences
-            if r.stage == stage and r.first in self.placed and r.last in self.tasks and r.last not in self.placed
+            for r in self.residences
+            if r.stage == stage and r.first in self.placed and r.last not in self.placed
         )
         return not takes or live + takes <= self.graph.caps[stage]
 

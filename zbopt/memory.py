@@ -5,7 +5,7 @@ models/formulation.md, [C4]. The task graph, the heuristics and the ledger read 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -145,6 +145,16 @@ def static_memory(instance: Instance, stage: int) -> Fraction:
     return sum((amount for _, amount in static_parts(instance, stage)), NOTHING)
 
 
+def with_microbatches(instance: Instance, microbatches: int) -> Instance:
+    """``instance`` with so many microbatches, and the receive buffers that it has."""
+    if not instance.receive_buffers:
+        return instance.model_copy(update={"microbatches": microbatches})
+    buffers = [_receive_buffers(instance, stage) + _of(instance.reserve, stage) for stage in range(instance.stages)]
+    return instance.model_copy(
+        update={"microbatches": microbatches, "receive_buffers": None, "reserve": tuple(buffers)}
+    )
+
+
 def whole_memory(instance: Instance, virtual_stage: int) -> Fraction:
     """What a microbatch whose F is running holds on ``virtual_stage``: its activation and both boundaries."""
     around = received(instance, virtual_stage) + _of(instance.boundary, virtual_stage)
@@ -196,3 +206,28 @@ def memory_scale(instance: Instance) -> int:
 
 def _of(amounts: tuple[Fraction, ...] | None, place: int) -> Fraction:
     return NOTHING if amounts is None else amounts[place]
+
+
+def with_drops(
+    instance: Instance, steps: Iterable[tuple[Kind, int, int]], dropped: Container[int] = ()
+) -> list[tuple[Kind, int, int]]:
+    """An order of one stage's (kind, virtual stage, microbatch) with an R before each backward that needs one.
+
+    Args:
+        instance: The problem.
+        steps: The order; a microbatch whose R is there already keeps it where it is.
+        dropped: Virtual stages that drop all activations although the instance lets the schedule choose.
+    """
+    steps = list(steps)
+    there = {(v, j) for kind, v, j in steps if kind is Kind.R}
+    drops = [
+        Way.KEEP not in (found := ways(instance, v)) or (v in dropped and Way.RECOMPUTE in found)
+        for v in range(instance.virtual_stages)
+    ]
+    order = []
+    for kind, v, j in steps:
+        has_b = kind is Kind.W and instance.backward_ticks is not None and instance.backward_ticks[v] is not None
+        if drops[v] and (v, j) not in there and kind in (Kind.B, Kind.BW, Kind.W) and not has_b:
+            order.append((Kind.R, v, j))
+        order.append((kind, v, j))
+    return order

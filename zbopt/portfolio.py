@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property
 
 from zbopt.bounds import lower_bound
@@ -20,6 +19,7 @@ from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance
+from zbopt.memory import least_memory
 from zbopt.metrics import value_of
 from zbopt.repeat import find_run, lengthened, shortened
 from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result
@@ -103,16 +103,13 @@ def solve(
 
 
 def infeasible(instance: Instance) -> Infeasible | None:
-    """Why no schedule exists, or ``None``. One microbatch at a time holds one activation of each slice of a stage.
-
-    Those are live together when its gradient comes back, and nothing else need be: so this is exact.
-    """
+    """Why no schedule exists, or ``None``. A cap of what one microbatch at a time needs is enough, and less is not."""
     if instance.memory_cap is None:
         return None
     needs = [
         Infeasible(stage, cap, needed)
         for stage, cap in enumerate(instance.memory_cap)
-        if (needed := sum((instance.activation[v] for v in instance.virtual_stages_of(stage)), Fraction(0))) > cap
+        if (needed := least_memory(instance, stage)) > cap
     ]
     return max(needs, key=lambda need: need.needed - need.cap, default=None)
 

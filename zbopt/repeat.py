@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Instance, Kind
+from zbopt.memory import least_left, static_memory, with_microbatches
 from zbopt.schedule import Event, Schedule
 
 _STRIDES = 12
@@ -39,11 +40,10 @@ def in_flight(instance: Instance) -> int:
     whole = 2 * instance.virtual_stages
     if instance.memory_cap is None:
         return whole
-    sizes = [
-        sum((instance.activation[v] for v in instance.virtual_stages_of(s)), Fraction(0))
-        for s in range(instance.stages)
-    ]
-    held = [int(cap / size) if size else whole for cap, size in zip(instance.memory_cap, sizes, strict=True)]
+    held = []
+    for stage, cap in enumerate(instance.memory_cap):
+        size = sum((least_left(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
+        held.append(int((cap - static_memory(instance, stage)) / size) if size else whole)
     return max(1, min(whole, *held))
 
 
@@ -57,7 +57,7 @@ def shortened(instance: Instance) -> Instance | None:
     left_out = (instance.microbatches - least) // modulus * modulus
     if left_out <= least:
         return None
-    return instance.model_copy(update={"microbatches": instance.microbatches - left_out})
+    return with_microbatches(instance, instance.microbatches - left_out)
 
 
 def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> Run | None:

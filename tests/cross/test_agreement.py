@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from brute_force import optimum
-from exact import FREE, any_instance, least, proved_optimum, solver, with_times
+from exact import FREE, any_instance, fixed_value, least, proved_optimum, solver, with_times
 from ortools.sat.python import cp_model
 from random_instances import random_schedule
 
@@ -70,20 +70,6 @@ def test_what_the_validator_accepts_the_model_accepts(number: int) -> None:
         starts = starts_of(graph, schedule)
         assert fixed_value(instance, starts) == value, f"seed {seed}"
         assert objective_value(graph, starts) == value, f"seed {seed}"
-
-
-def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
-    """Least value that the model without rules gives to ``starts``, moved to begin at 0; ``None``: not a solution."""
-    graph = expand(instance)
-    first = min(starts.values())
-    horizon = max(start - first + graph.tasks[i].duration_ticks for i, start in starts.items())
-    formulation = Formulation(whole(graph), horizon, minimise=True, rules=FREE)
-    for i, start in starts.items():
-        formulation.model.add(formulation.start[i] == start - first)
-    for choice, taken in enumerate(graph.taken(starts)):
-        formulation.model.add_bool_and(formulation.option[choice][taken])
-    search = solver()
-    return round(search.objective_value) if search.solve(formulation.model) == cp_model.OPTIMAL else None
 
 
 @pytest.mark.parametrize("number", range(BLOCKS))

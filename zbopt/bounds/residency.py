@@ -6,8 +6,9 @@ the microbatches j, j + k, j + 2k, ... follow each other.
 
 from __future__ import annotations
 
-from zbopt.bounds.stage import Slices, optimizer_tail, over_stages, slots
+from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, over_stages, slots
 from zbopt.instance import Instance, Objective
+from zbopt.memory import least_left
 from zbopt.result import Bound
 
 
@@ -38,11 +39,11 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
 def _least_hold_after_gradient(slices: Slices, virtual_stage: int) -> int:
     """Least time from the gradient's arrival until another whole activation fits: B, or all of the backward.
 
-    With a share released by B, one slot of k is free enough at the earliest when B has ended: k whole activations
-    and the new one are more than k.
+    Where less than a slot waits for W, one slot of k is free enough at the earliest when B has ended: k whole
+    activations and the new one are more than k.
     """
     instance = slices.instance
     first_has_no_b = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
-    if instance.weight_share[virtual_stage] == 1 or first_has_no_b:
+    if held_for_weight(instance, virtual_stage) >= least_left(instance, virtual_stage) or first_has_no_b:
         return slices.backward_work(virtual_stage)
     return slices.gradient(virtual_stage)

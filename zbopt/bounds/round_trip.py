@@ -7,10 +7,17 @@ limits the work that fits into them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
-from zbopt.bounds.stage import Slices, optimizer_tail, over_stages, slots
+from zbopt.bounds.stage import (
+    Slices,
+    held_for_weight,
+    optimizer_tail,
+    over_stages,
+    room_beside_forward,
+    slots,
+)
 from zbopt.instance import Instance, Objective
+from zbopt.memory import least_left
 from zbopt.result import Bound
 
 
@@ -29,6 +36,7 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
     head = slices.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
     base = head + m * slices.work(stage) + optimizer_tail(instance, stage)
     count = slots(instance, virtual_stage)
+    forward += slices.again(virtual_stage)
     if count is None:
         # All forwards may come before the first gradient: the two windows may be one.
         return base + max(0, trip - m * forward)
@@ -40,17 +48,19 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
 def _most_live_work(slices: Slices, virtual_stage: int) -> int:
     """Most backward work of other microbatches that can be live at the start of an F."""
     whole, rest = slices.backward_work(virtual_stage), slices.weight(virtual_stage)
+    whole += slices.again(virtual_stage)
     return max((whole * a + rest * b for a, b in _live_pairs(slices.instance, virtual_stage)), default=0)
 
 
 def _live_pairs(instance: Instance, virtual_stage: int) -> Iterator[tuple[int, int]]:
-    """For each number a of activations held whole beside one F, the most b that wait for W only."""
-    assert instance.memory_cap is not None, "asked only where memory limits"
-    cap = instance.memory_cap[instance.stage_of[virtual_stage]] / instance.activation[virtual_stage]
-    share = instance.weight_share[virtual_stage]
+    """For each number a of microbatches before their backward beside one F, the most b that wait for W only."""
+    each, held = least_left(instance, virtual_stage), held_for_weight(instance, virtual_stage)
+    room = room_beside_forward(instance, virtual_stage)
     others = instance.microbatches - 1
     first_has_no_b = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
-    for a in range(min(int(cap) - 1, others) + 1):
-        room = cap - 1 - a
-        most = others - a if share == 0 else int(Fraction(room) / share)
+    for a in range(others + 1):
+        rest = room - a * each
+        if rest < 0:
+            return
+        most = others - a if held == 0 else int(rest / held)
         yield a, 0 if first_has_no_b else min(most, others - a)

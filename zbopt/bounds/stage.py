@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 from zbopt.instance import Barrier, Instance, Kind, Objective
+from zbopt.memory import Way, added_by_b, least_left, static_memory, ways, whole_memory
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,16 @@ class Slices:
             options.append(fused)
         return min(options)
 
+    def again(self, virtual_stage: int) -> int:
+        """Time of R where every activation is recomputed, else 0."""
+        instance = self.instance
+        always = Way.KEEP not in ways(instance, virtual_stage)
+        return instance.recompute_ticks[virtual_stage] if always and instance.recompute_ticks is not None else 0
+
     def work(self, stage: int) -> int:
         """Least time that one microbatch takes on ``stage``."""
-        return sum(self.forward(v) + self.backward_work(v) for v in self.instance.virtual_stages_of(stage))
+        held = self.instance.virtual_stages_of(stage)
+        return sum(self.forward(v) + self.again(v) + self.backward_work(v) for v in held)
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
@@ -55,12 +64,13 @@ class Slices:
 
     @cached_property
     def round_trips(self) -> tuple[int, ...]:
-        """Least time from the start of F to the arrival of its gradient on the same virtual stage."""
+        """Least time from the start of F until its gradient has arrived on the same virtual stage and R has run."""
         last = self.instance.virtual_stages - 1
-        trips = [self.forward(last)]
+        trips = [self.forward(last) + self.again(last)]
         for v in range(last - 1, -1, -1):
             lags = self.instance.lag_ticks(v, v + 1) + self.instance.lag_ticks(v + 1, v)
-            trips.append(self.forward(v) + trips[-1] + self.gradient(v + 1) + lags)
+            onward = trips[-1] + self.gradient(v + 1) + lags
+            trips.append(self.forward(v) + max(onward, self.again(v)))
         return tuple(reversed(trips))
 
     @cached_property
@@ -82,12 +92,28 @@ class Slices:
 
 
 def slots(instance: Instance, virtual_stage: int) -> int | None:
-    """Whole activations that fit under the cap of a stage of one virtual stage; ``None``: more than microbatches."""
-    size = instance.activation[virtual_stage]
-    if instance.memory_cap is None or size == 0:
+    """Microbatches between F and backward that fit under the cap of a stage of one virtual stage, at the start of an F.
+
+    That F needs its whole activation, the others the least that may be left of theirs. ``None``: more than there are.
+    """
+    each = least_left(instance, virtual_stage)
+    if instance.memory_cap is None or each == 0:
         return None
-    count = int(instance.memory_cap[instance.stage_of[virtual_stage]] / size)
-    return None if count >= instance.microbatches else count
+    count = 1 + room_beside_forward(instance, virtual_stage) // each
+    return None if count >= instance.microbatches else max(0, count)
+
+
+def room_beside_forward(instance: Instance, virtual_stage: int) -> Fraction:
+    """What the cap of a stage of one virtual stage leaves to other microbatches at the start of an F."""
+    stage = instance.stage_of[virtual_stage]
+    assert instance.memory_cap is not None, "asked only where memory limits"
+    return instance.memory_cap[stage] - static_memory(instance, stage) - whole_memory(instance, virtual_stage)
+
+
+def held_for_weight(instance: Instance, virtual_stage: int) -> Fraction:
+    """What a microbatch holds from the end of its B until the end of its W."""
+    kept = instance.activation[virtual_stage] * instance.weight_share[virtual_stage]
+    return kept + added_by_b(instance, virtual_stage)
 
 
 def reduction(instance: Instance, virtual_stage: int) -> int:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import whole
-from zbopt.cpsat.formulation import Formulation
+from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.graph import Key, TaskGraph, expand
 from zbopt.instance import Instance, Kind
+from zbopt.memory import with_microbatches
 from zbopt.repeat import in_flight
 
 _ENDS = (Kind.W, Kind.BW, Kind.G, Kind.O)
@@ -48,9 +49,9 @@ def shape(instance: Instance) -> Shape | None:
         return None
     inserted = (instance.microbatches - least) // stride
     short = instance.microbatches - inserted * stride
-    longer = instance.model_copy(update={"microbatches": instance.microbatches + 8 * stride})
+    longer = with_microbatches(instance, instance.microbatches + 8 * stride)
     period = (lower_bound(longer).value - lower_bound(instance).value) // 8
-    graph = expand(instance.model_copy(update={"microbatches": short}))
+    graph = expand(with_microbatches(instance, short))
     return Shape(graph, held, short - held - 1, stride, inserted, max(1, period))
 
 
@@ -60,7 +61,7 @@ class PeriodicFormulation(Formulation):
     def __init__(self, of: Shape, horizon: int) -> None:
         self.of = of
         short_horizon = horizon - of.inserted * of.least_period
-        super().__init__(whole(of.graph), short_horizon, minimise=False)
+        super().__init__(whole(of.graph), short_horizon, minimise=False, rules=Rules(one_order=True))
         slack = max(0, short_horizon - lower_bound(of.graph.instance).value)
         longest = of.least_period + (slack // of.inserted if of.inserted else slack)
         self.period = self.model.new_int_var(of.least_period, longest, "period")
@@ -74,6 +75,11 @@ class PeriodicFormulation(Formulation):
                 continue
             later = self.graph.index[Key(kind, where, microbatch + self.of.stride)]
             self.model.add(self.start[later] == self.start[task] + self.period)
+        for (where, microbatch, _), choice in self.graph.way_of.items():
+            if self.of.first <= microbatch <= self.of.last - self.of.stride:
+                later = self.graph.way_of[where, microbatch + self.of.stride, 0]
+                for literal, same in zip(self.option[choice], self.option[later], strict=True):
+                    self.model.add(literal == same)
 
     def _long_step_fits(self, horizon: int) -> None:
         """[O1] The last end, with the strides put in that were left out, stays within the horizon."""

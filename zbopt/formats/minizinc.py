@@ -62,6 +62,8 @@ def _require_stated(instance: Instance) -> None:
         "node_comm_ticks",
         "reduction_ticks",
         "input_ready_ticks",
+        *("recompute", "gradient_state", "boundary", "parameters", "gradients"),
+        *("optimizer_state", "workspace", "reserve"),
     )
     beyond = [name for name in fields if getattr(instance, name) is not None]
     beyond += [name for name in ("loss_ticks", "barrier_ticks") if getattr(instance, name)]

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from zbopt.graph import Key, Precedence, TaskGraph, expand
 from zbopt.instance import Instance, Kind
+from zbopt.memory import Way, ways, with_drops
 from zbopt.metrics import figures
 from zbopt.schedule import Provenance, Schedule, versions
 from zbopt.timing import best_starts, orders_of_steps, schedule_of
@@ -57,6 +58,14 @@ def require_split(name: str, instance: Instance) -> None:
         )
 
 
+def require_kept_activations(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where an activation is or may be dropped before its backward."""
+    if any(ways(instance, v) != (Way.KEEP,) for v in range(instance.virtual_stages)):
+        raise NotApplicableError(
+            f"{name}: it keeps activations until their backward, and recompute is not never; take list"
+        )
+
+
 def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
     """The whole backward of a microbatch in one piece: BW where the instance has one, else B and W back to back."""
     fused = instance.fused_backward_ticks
@@ -79,7 +88,8 @@ def schedule_in_order(
 
     Args:
         name: The heuristic's name, for provenance and errors.
-        instance: The problem.
+        instance: The problem. Activations that must be dropped are, and where the schedule chooses, all those of a
+            stage that would be above its cap; each R comes just before its backward.
         orders: For each stage, its steps in the order in which they run.
         gradient_after_weight: A W holds back the gradient that its B sends up, as a fused backward would.
 
@@ -87,7 +97,24 @@ def schedule_in_order(
         CannotFitError: The order needs more memory than a stage's cap.
         DeadlockError: The orders contradict the precedences.
     """
+    rows = [list(order) for order in orders]
+    dropped: set[int] = set()
+    while True:
+        try:
+            return _in_order(name, instance, rows, dropped, gradient_after_weight=gradient_after_weight)
+        except CannotFitError as fault:
+            there = {v for v in instance.virtual_stages_of(fault.stage) if len(ways(instance, v)) > 1}
+            if there <= dropped:
+                raise
+            dropped |= there
+
+
+def _in_order(
+    name: str, instance: Instance, rows: Sequence[Sequence[Step]], dropped: set[int], *, gradient_after_weight: bool
+) -> Schedule:
+    """The same, with all activations of the virtual stages ``dropped`` recomputed."""
     graph = expand(instance)
+    orders = [with_drops(instance, row, dropped) for row in rows]
     timed = _with_held_gradients(graph) if gradient_after_weight else graph
     starts = best_starts(timed, orders_of_steps(graph, orders))
     return checked(name, schedule_of(graph, starts, provenance_of(name)))

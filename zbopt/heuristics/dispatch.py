@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from random import Random
+from typing import Literal
 
 from zbopt.heuristics.build import CannotFitError, Step
 from zbopt.instance import Barrier, Instance, Kind, Objective
-from zbopt.memory import memory_scale
+from zbopt.memory import Way, added_by_b, chooses, least_left, memory_scale, static_memory, ways, whole_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Rule:
         least_fill: A W may delay an op that is known to arrive if the gap before that is at least this share of W.
         share_idle: A W delays it too where waiting would make the stage the most idle of all so far.
         fuse: Take BW wherever the instance leaves the choice.
+        drop: Where the instance leaves the choice, drop activations never, always, or only when there is no room.
         group: Microbatches that pass a virtual stage before the next one of the same stage has its turn.
         surprise: Share of the choices between a backward and a forward that go the other way, by ``seed``.
         seed: Of the surprises.
@@ -38,6 +40,7 @@ class Rule:
     least_fill: float = 0.0
     share_idle: bool = False
     fuse: bool = False
+    drop: Literal["never", "always", "no-room"] = "never"
     group: int = 1
     surprise: float = 0.0
     seed: int = 0
@@ -52,30 +55,82 @@ class Dispatched:
 
 
 def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
-    """The first of the best rules. After ``most_ops`` simulated ops no further rule is tried."""
-    costs = Costs(name, instance)
+    """The first of the best rules. After ``most_ops`` simulated ops no further rule is tried.
+
+    Raises:
+        CannotFitError: No rule can be sure to finish under the cap.
+    """
+    if chooses(instance):
+        rules = [replace(rule, drop=drop) for rule in rules for drop in _DROPS]
     ops = max(1, 3 * instance.virtual_stages * instance.microbatches)
-    tried = rules[: max(2, most_ops // ops)]
-    results = [(rule, dispatch(costs, rule)) for rule in tried]
+    tried = rules[: max(2 * (len(_DROPS) if chooses(instance) else 1), most_ops // ops)]
+    costs: dict[tuple[bool, bool], Costs | CannotFitError] = {}
+    for rule in tried:
+        if (key := (rule.fuse, rule.drop == "never")) not in costs:
+            costs[key] = _costs(name, instance, *key)
+    results = [
+        (rule, dispatch(cost, rule))
+        for rule in tried
+        if not isinstance(cost := costs[rule.fuse, rule.drop == "never"], CannotFitError)
+    ]
+    if not results:
+        raise next(cost for cost in costs.values() if isinstance(cost, CannotFitError))
     return min(results, key=lambda result: result[1].value)
 
 
-class Costs:
-    """An instance's times and memory as plain lists by virtual stage, and what each backward releases."""
+_DROPS: tuple[Literal["no-room", "never", "always"], ...] = ("no-room", "never", "always")
 
-    def __init__(self, name: str, instance: Instance) -> None:
+
+def _costs(name: str, instance: Instance, fuse: bool, keep: bool) -> Costs | CannotFitError:
+    try:
+        return Costs(name, instance, fuse=fuse, keep=keep)
+    except CannotFitError as fault:
+        return fault
+
+
+class Costs:
+    """An instance's times and memory as plain lists by virtual stage, and what each backward releases.
+
+    Memory is counted on the safe side: what B adds counts from F on, and beside what is live there is room to bring one
+    dropped activation back. What is dropped comes back just before its backward, and its W follows at once.
+
+    Args:
+        name: The heuristic's name, for the error.
+        instance: The problem.
+        fuse: BW wherever the instance leaves the choice.
+        keep: Keep activations wherever the instance leaves the choice.
+
+    Raises:
+        CannotFitError: A stage's cap is below what one microbatch takes, counted like that.
+    """
+
+    def __init__(self, name: str, instance: Instance, *, fuse: bool = False, keep: bool = True) -> None:
         self.instance = instance
         scale = memory_scale(instance)
-        self.activation = [int(a * scale) for a in instance.activation]
-        self.held = [int(a * s * scale) for a, s in zip(instance.activation, instance.weight_share, strict=True)]
+        count = range(instance.virtual_stages)
+        fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
+        added = [Fraction(0) if fuse and fused[v] is not None else added_by_b(instance, v) for v in count]
+        self.activation = [int((whole_memory(instance, v) + added[v]) * scale) for v in count]
+        shares = zip(instance.activation, instance.weight_share, added, strict=True)
+        self.held = [int((a * share + more) * scale) for a, share, more in shares]
+        drops = [Way.KEEP not in (found := ways(instance, v)) or (not keep and len(found) > 1) for v in count]
+        self.left = [int(least_left(instance, v) * scale) if drops[v] else self.activation[v] for v in count]
+        self.must_drop = [Way.KEEP not in ways(instance, v) for v in count]
         self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
-        self.whole = [sum(self.activation[v] for v in row) for row in self.on_stage]
-        no_limit = [w * (instance.microbatches + 1) for w in self.whole]
-        caps = instance.memory_cap
-        self.cap = no_limit if caps is None else [int(c * scale) for c in caps]
-        for stage, cap in enumerate(caps or ()):
-            if self.whole[stage] > self.cap[stage]:
-                raise CannotFitError(name, stage, Fraction(self.whole[stage], scale), cap)
+        self.whole = [sum(self.left[v] for v in row) for row in self.on_stage]
+        self.reserve = [max(self.activation[v] - self.left[v] for v in row) for row in self.on_stage]
+        all_fit = [sum(self.activation[v] for v in row) * (instance.microbatches + 1) for row in self.on_stage]
+        self.cap = all_fit if instance.memory_cap is None else self._room(name, instance.memory_cap, scale)
+
+    def _room(self, name: str, caps: Sequence[Fraction], scale: int) -> list[int]:
+        """What the caps leave for what ops take, but for the room to bring one dropped activation back."""
+        room = []
+        for stage, cap in enumerate(caps):
+            taken = static_memory(self.instance, stage) + Fraction(self.reserve[stage], scale)
+            room.append(int((cap - taken) * scale))
+            if self.whole[stage] > room[stage]:
+                raise CannotFitError(name, stage, Fraction(self.whole[stage], scale) + taken, cap)
+        return room
 
     def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int, int]:
         """What answers an arriving gradient: kind, ticks, memory that stays for W (0: no W follows)."""
@@ -112,6 +167,7 @@ class _Simulation:
         self.weight_ticks = instance.weight_ticks or (0,) * count
         self.in_flight = rule.in_flight or (m,) * count
         self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
+        self.sizes: list[list[int]] = [[] for _ in range(count)]
         self.inputs: list[list[int]] = [[] for _ in range(count)]
         self.gradients: list[list[int]] = [[] for _ in range(count)]
         ready = instance.input_ready_ticks
@@ -184,22 +240,30 @@ class _Simulation:
             return not first
         return first
 
-    def _admits(self, stage: int, virtual_stage: int) -> bool:
-        """Memory has room for a forward, and all microbatches on the stage can be finished after it."""
-        free = self.costs.cap[stage] - self.live[stage] - self.costs.activation[virtual_stage]
+    def _admits(self, stage: int, virtual_stage: int, size: int | None = None) -> bool:
+        """Memory has room for a forward, and all microbatches on the stage can be finished after it.
+
+        Args:
+            stage: Where.
+            virtual_stage: Of the forward.
+            size: What it takes; ``None``: the least that it may.
+        """
+        least = self.costs.left
+        size = least[virtual_stage] if size is None else size
+        free = self.costs.cap[stage] - self.live[stage] - size
         held_here = self.costs.on_stage[stage]
         whole = self.costs.whole[stage]
         if free < 0 or free >= whole or len(held_here) == 1:
             return free >= 0
-        activation, forwards = self.costs.activation, [self.forwards[v] for v in held_here]
+        forwards = [self.forwards[v] for v in held_here]
         forwards[held_here.index(virtual_stage)] += 1
         oldest = min(self._released(v) for v in held_here)
         for microbatch in range(oldest, max(forwards)):
             has = [v for v, count in zip(held_here, forwards, strict=True) if microbatch < count]
-            needs = sum(activation[v] for v in held_here if v not in has)
+            needs = sum(least[v] for v in held_here if v not in has)
             if needs > free:
                 return False
-            free += sum(self._holds(v, microbatch) for v in has)
+            free += sum(self._holds(v, microbatch, size) for v in has)
             if free >= whole:
                 return True
         return True
@@ -208,11 +272,19 @@ class _Simulation:
         """Number of microbatches that hold nothing more on a virtual stage."""
         return self.weights[virtual_stage] if self.splits[virtual_stage] else self.backwards[virtual_stage]
 
-    def _holds(self, virtual_stage: int, microbatch: int) -> int:
-        """Memory of a microbatch whose forward has run or is about to."""
+    def _holds(self, virtual_stage: int, microbatch: int, size: int) -> int:
+        """Memory of a microbatch whose forward has run, or is about to and takes ``size``."""
         if microbatch >= self.backwards[virtual_stage]:
-            return self.costs.activation[virtual_stage]
+            sizes = self.sizes[virtual_stage]
+            return sizes[microbatch] if microbatch < len(sizes) else size
         return self.kept[virtual_stage] if microbatch >= self._released(virtual_stage) else 0
+
+    def _takes(self, stage: int, virtual_stage: int) -> int:
+        """What the next forward holds until its backward: all of it, or what is left where it drops its activation."""
+        whole, least = self.costs.activation[virtual_stage], self.costs.left[virtual_stage]
+        if least == whole or self.costs.must_drop[virtual_stage] or self.rule.drop == "always":
+            return least
+        return whole if self._admits(stage, virtual_stage, whole) else least
 
     def _weight_waits(self, stage: int) -> int | None:
         """The virtual stage whose W is next on a stage; ``None``: no W waits."""
@@ -238,8 +310,10 @@ class _Simulation:
 
     def _start_forward(self, stage: int, v: int, now: int) -> None:
         end = self._occupy(stage, (Kind.F, v, self.forwards[v]), now, self.forward_ticks[v])
+        size = self._takes(stage, v)
         self.forwards[v] += 1
-        self.live[stage] += self.costs.activation[v]
+        self.live[stage] += size
+        self.sizes[v].append(size)
         self.after_backward[stage] = False
         if v + 1 < self.instance.virtual_stages:
             self._deliver(self.inputs[v + 1], v, v + 1, end)
@@ -247,6 +321,9 @@ class _Simulation:
             self._deliver(self.gradients[v], v, v, end)
 
     def _start_backward(self, stage: int, v: int, now: int) -> None:
+        if self.sizes[v][self.backwards[v]] < self.costs.activation[v] or self.costs.must_drop[v]:
+            self._start_restored(stage, v, now)
+            return
         end = self._occupy(stage, (self.backward_kind[v], v, self.backwards[v]), now, self.backward_ticks[v])
         self.backwards[v] += 1
         self.live[stage] -= self.costs.activation[v] - self.kept[v]
@@ -254,12 +331,32 @@ class _Simulation:
         if v > 0:
             self._deliver(self.gradients[v - 1], v, v - 1, end)
 
+    def _start_restored(self, stage: int, v: int, now: int) -> None:
+        """R, the backward, and W at once; the W that still wait go first, so that W keep their order."""
+        while self.splits[v] and self.weights[v] < self.backwards[v]:
+            now = self._run_weight(stage, v, now)
+        recompute = self.instance.recompute_ticks
+        assert recompute is not None, "only R brings a dropped activation back"
+        now = self._occupy(stage, (Kind.R, v, self.backwards[v]), now, recompute[v])
+        end = self._occupy(stage, (self.backward_kind[v], v, self.backwards[v]), now, self.backward_ticks[v])
+        self.live[stage] -= self.sizes[v][self.backwards[v]] - self.kept[v]
+        self.backwards[v] += 1
+        self.after_backward[stage] = True
+        if v > 0:
+            self._deliver(self.gradients[v - 1], v, v - 1, end)
+        if self.splits[v]:
+            self._run_weight(stage, v, end)
+
     def _start_weight(self, stage: int, now: int) -> None:
         v = self._weight_waits(stage)
         assert v is not None
-        self._occupy(stage, (Kind.W, v, self.weights[v]), now, self.weight_ticks[v])
+        self._run_weight(stage, v, now)
+
+    def _run_weight(self, stage: int, v: int, now: int) -> int:
+        end = self._occupy(stage, (Kind.W, v, self.weights[v]), now, self.weight_ticks[v])
         self.weights[v] += 1
         self.live[stage] -= self.kept[v]
+        return end
 
     def _occupy(self, stage: int, step: Step, now: int, ticks: int) -> int:
         if self.first_start[stage] is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from zbopt.heuristics.build import Step, schedule_in_order
+from zbopt.heuristics.build import CannotFitError, Step, backward_steps, schedule_in_order
 from zbopt.heuristics.dispatch import Rule, best_of
 from zbopt.heuristics.zb_auto import warm_ups
-from zbopt.instance import Instance
+from zbopt.instance import Instance, Kind
 from zbopt.schedule import Schedule
 
 _MOST_OPS = 300_000
@@ -18,8 +18,10 @@ _MOST_OPS = 300_000
 def list_schedule(instance: Instance) -> Schedule:
     """The best of a few dispatching rules, then of that one with seeded surprises.
 
+    Where no rule can be sure to finish under the cap, one microbatch after another.
+
     Raises:
-        CannotFitError: A stage's cap is below one microbatch in all its virtual stages; no schedule fits then.
+        CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
     """
     return schedule_in_order("list", instance, list_orders("list", instance))
 
@@ -28,12 +30,26 @@ def list_orders(name: str, instance: Instance) -> list[list[Step]]:
     """The orders of the list schedule, for the heuristic ``name``.
 
     Raises:
-        CannotFitError: A stage's cap is below one microbatch in all its virtual stages; no schedule fits then.
+        CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
     """
-    rule, best = best_of(name, instance, _rules(instance), _MOST_OPS)
+    try:
+        rule, best = best_of(name, instance, _rules(instance), _MOST_OPS)
+    except CannotFitError:
+        return _one_by_one(instance)
     surprised = [replace(rule, surprise=share, seed=seed) for seed in range(64) for share in (0.02, 0.1)]
     _, other = best_of(name, instance, surprised, _MOST_OPS)
     return min(best, other, key=lambda found: found.value).orders
+
+
+def _one_by_one(instance: Instance) -> list[list[Step]]:
+    """Each microbatch whole before the next one begins: what fits if anything does."""
+    rows: list[list[Step]] = [[] for _ in range(instance.stages)]
+    for microbatch in range(instance.microbatches):
+        for v, stage in enumerate(instance.stage_of):
+            rows[stage].append((Kind.F, v, microbatch))
+        for v, stage in reversed(list(enumerate(instance.stage_of))):
+            rows[stage] += backward_steps(instance, v, microbatch)
+    return rows
 
 
 def _rules(instance: Instance) -> list[Rule]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from zbopt.graph import Key, TaskGraph, expand
-from zbopt.heuristics.build import Step, require_only_ops, schedule_in_order
+from zbopt.heuristics.build import Step, require_kept_activations, require_only_ops, schedule_in_order
 from zbopt.heuristics.building_block import Block, repeated, require_v
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.pack import Packing, Starts
@@ -31,11 +31,12 @@ def v_auto(instance: Instance) -> Schedule:
     6m + 6p - 1 - 3k ticks (models/bounds.md, section 7).
 
     Raises:
-        NotApplicableError: The placement is not v.
+        NotApplicableError: The placement is not v, or activations are dropped.
         CannotFitError: A stage's cap is below one microbatch in both its virtual stages; no schedule fits then.
     """
     require_v("v-auto", instance)
     require_only_ops("v-auto", instance)
+    require_kept_activations("v-auto", instance)
     graph = expand(instance)
     found = [_from_list(graph)]
     packed = (_from_block(graph, block, _ROUNDS) for block in _best_blocks(instance))
