@@ -12,7 +12,8 @@ from zbopt.bounds import ARGUMENTS, lower_bound
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.formulation import Formulation
-from zbopt.cpsat.search import Answer, Search, ask, objective_value, stage_sets, tightened
+from zbopt.cpsat.question import Answer, ask
+from zbopt.cpsat.search import Search, objective_value, stage_sets, tightened
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance, Kind
@@ -99,7 +100,7 @@ def test_answers() -> None:
     assert (reply.answer, reply.bound) == (Answer.OPTIMAL, 7)
     assert reply.starts is not None
     assert objective_value(problem.graph, reply.starts) == 7
-    found = ask(Formulation(problem, 7, minimise=False), budget(), 10, first=True)
+    found = ask(Formulation(problem, 7, minimise=False), budget(), 10)
     assert found.answer in (Answer.FOUND, Answer.OPTIMAL)
     assert ask(Formulation(problem, 6, minimise=False), budget(), 10).answer is Answer.REFUTED
 

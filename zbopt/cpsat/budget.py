@@ -14,7 +14,7 @@ class Budget:
 
     Args:
         time_limit_s: Seconds; of CP-SAT's deterministic time where ``deterministic``.
-        workers: Threads; one where ``deterministic``.
+        workers: Calls that run side by side; one where ``deterministic``.
         seed: Of CP-SAT's random choices.
         deterministic: The same value and bound on any machine.
         memory_limit_mb: CP-SAT stops when it holds more.
@@ -37,38 +37,24 @@ class Budget:
         """Whether too little is left for another call."""
         return self.left_s() < 0.01
 
-    def limit(self, parameters: cp_model.SatParameters, slice_s: float) -> None:
-        """Set the parameters of one call that may take ``slice_s``."""
-        self._limit_time(parameters, slice_s)
-        parameters.random_seed = self.seed
-        parameters.num_workers = self.racers()
-        if 1 < self.racers() < 8:
-            # Few workers leave out the subsolver that pushes the bound from below.
-            parameters.extra_subsolvers.append("objective_lb_search")
+    def limit(self, parameters: cp_model.SatParameters, slice_s: float, way: int = 0) -> None:
+        """Set the parameters of one call on one thread that may take ``slice_s``.
 
-    def _limit_time(self, parameters: cp_model.SatParameters, slice_s: float) -> None:
+        ``way`` varies the search; all but one leave out the linear relaxation, and the first presolve, which often
+        costs more here than it tells (bench/README.md).
+        """
         seconds = min(slice_s, self.left_s())
         parameters.max_memory_in_mb = self.memory_limit_mb
         if self.deterministic:
             parameters.max_deterministic_time = seconds
         else:
             parameters.max_time_in_seconds = seconds
-
-    def racers(self) -> int:
-        """Searches that run side by side where each has one thread."""
-        return 1 if self.deterministic else self.workers
-
-    def limit_racer(self, parameters: cp_model.SatParameters, slice_s: float, place: int) -> None:
-        """Set the parameters of the search at ``place`` of a race of single-threaded ones.
-
-        Most leave out the linear relaxation, which costs more here than it tells; every fourth keeps it.
-        """
-        self._limit_time(parameters, slice_s)
         parameters.num_workers = 1
-        parameters.random_seed = self.seed + place
-        parameters.stop_after_first_solution = True
-        parameters.linearization_level = 1 if place % 4 == 3 else 0
-        parameters.use_dynamic_precedence_in_disjunctive = place % 2 == 1
+        parameters.random_seed = self.seed + way
+        parameters.cp_model_presolve = way % 4 in (1, 3)
+        parameters.cp_model_probing_level = 0
+        parameters.use_dynamic_precedence_in_disjunctive = way % 4 == 2
+        parameters.linearization_level = 1 if way % 4 == 3 else 0
 
     def charge(self, solver: cp_model.CpSolver) -> None:
         """Count what a call has used."""

@@ -1,17 +1,16 @@
 """Search with CP-SAT for a better schedule and a better bound, until they meet or the budget ends.
 
-Two moves take turns, each with a slice of time that doubles: solve relaxations to a few stages, which raise the bound,
-and ask whether there is a schedule within so many ticks, at the bound first and then between bound and value.
+Every move is a question: is there a schedule within so many ticks? Of the whole step, of a repeating one, or of a
+relaxation to a few stages. They are asked on one thread each, as many side by side as the budget has workers; what one
+answers may make another moot. CP-SAT's own workers divide a question without objective badly (bench/README.md).
 """
 
 from __future__ import annotations
 
 import logging
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import pairwise
 
 from ortools.sat.python import cp_model
@@ -20,6 +19,7 @@ from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.cpsat.periodic import PeriodicFormulation, Shape, shape
+from zbopt.cpsat.question import Answer, Question, Reply, ask
 from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Kind, Objective
 from zbopt.memory import chooses
@@ -30,108 +30,57 @@ from zbopt.timing import best_starts, link_orders, stage_orders
 log = logging.getLogger(__name__)
 
 
-_MOST_TASKS = 5000
+_MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
 
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 """Sizes of the sets of stages that relaxations keep."""
 
-_MOST_OPEN = 5
-"""Questions that may stay open in one round before the next, with a longer slice, begins."""
-
-
-class Answer(Enum):
-    """CP-SAT's status, in our words; an invalid model is our fault and raises."""
-
-    FOUND = "found"
-    OPTIMAL = "optimal"
-    REFUTED = "refuted"
-    OPEN = "open"
-
-
-_ANSWERS = {
-    cp_model.OPTIMAL: Answer.OPTIMAL,
-    cp_model.FEASIBLE: Answer.FOUND,
-    cp_model.INFEASIBLE: Answer.REFUTED,
-    cp_model.UNKNOWN: Answer.OPEN,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Outcome of one CP-SAT call: starts of the tasks that run (``None``: no solution) and the bound it proved."""
-
-    answer: Answer
-    starts: dict[int, int] | None
-    bound: int
-
-
-def ask(formulation: Formulation, budget: Budget, slice_s: float, *, first: bool = False) -> Reply:
-    """One CP-SAT call within ``slice_s`` and the budget.
-
-    Args:
-        formulation: What to solve.
-        budget: Gives limits, workers and seed; is charged for the call.
-        slice_s: Most seconds of this call.
-        first: Stop at the first solution.
-
-    Raises:
-        AssertionError: CP-SAT calls the model invalid.
-    """
-    if first:
-        solver, status = _race(formulation.model, budget, slice_s)
-    else:
-        solver = cp_model.CpSolver()
-        budget.limit(solver.parameters, slice_s)
-        status = solver.solve(formulation.model)
-    budget.charge(solver)
-    assert status in _ANSWERS, f"CP-SAT refused the model: {formulation.model.validate()}"
-    answer = _ANSWERS[status]
-    found = answer in (Answer.OPTIMAL, Answer.FOUND)
-    bound = round(solver.best_objective_bound) if formulation.model.has_objective() and found else 0
-    return Reply(answer, formulation.runs(solver) if found else None, bound)
-
-
-def _race(model: cp_model.CpModel, budget: Budget, slice_s: float) -> tuple[cp_model.CpSolver, cp_model.CpSolverStatus]:
-    """One single-threaded search a worker, each another way; the first that is done ends the others.
-
-    CP-SAT's own workers divide a question without objective badly: with two, one of them runs feasibility jumps.
-    Measured on such questions in bench/README.md.
-    """
-    solvers = [cp_model.CpSolver() for _ in range(budget.racers())]
-    for place, solver in enumerate(solvers):
-        budget.limit_racer(solver.parameters, slice_s, place)
-    done: queue.Queue[tuple[cp_model.CpSolver, cp_model.CpSolverStatus]] = queue.Queue()
-    threads = [
-        threading.Thread(target=lambda s=solver: done.put((s, s.solve(model))), daemon=True) for solver in solvers
-    ]
-    for thread in threads:
-        thread.start()
-    winner = done.get()
-    for _ in solvers[1:]:
-        if winner[1] != cp_model.UNKNOWN:
-            break
-        winner = done.get()
-    for solver in solvers:
-        solver.stop_search()
-    for thread in threads:
-        thread.join()
-    return winner
-
 
 @dataclass
-class Question:
-    """A family of decision problems: is there a schedule of some shape within so many ticks?
+class Topic:
+    """Questions of one sort, asked one after the other. Topics share the time by what they yield.
 
-    ``whole`` makes the starts of the whole step from a solution. Where the shape is no restriction, a refutation
-    proves a bound; where it is, ``floor`` remembers it: below that there is no schedule of the shape.
+    ``wasted_s`` counts what was spent since the gap last shrank, in proportion: half the gap gone, half the count.
     """
 
-    name: str
-    formulate: Callable[[int], Formulation]
-    whole: Callable[[dict[int, int]], dict[int, int]]
-    proves: bool
-    floor: int = 0
+    questions: list[Question]
+    slice_s: float
+    round: int = 0
+    wasted_s: float = 0.0
+
+    def next(self, bound: int, value: int) -> tuple[Question, int] | None:
+        """The next question and its horizon; ``None`` where there is nothing to ask until a pending one is answered."""
+        while self.questions:
+            question = self.questions[0]
+            low, high = question.range(bound, value)
+            if low > high:
+                self.questions.pop(0)
+            elif (horizon := question.aim(bound, value)) is not None:
+                return question, horizon
+            elif question.left_open:
+                question.left_open.clear()
+                self.round += 1
+                self.slice_s *= 2
+            else:
+                return None
+        return None
+
+    def put_off(self, bound: int, value: int) -> None:
+        """Leave a relaxation that can add little for the next, which is likely to add more."""
+        low, high = self.questions[0].range(bound, value)
+        if len(self.questions) > 1 and self.questions[0].roof < value and (high + 1 - low) * 16 < value - bound:
+            self.questions.append(self.questions.pop(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A question that is being asked."""
+
+    topic: Topic
+    question: Question
+    horizon: int
+    solver: cp_model.CpSolver
 
 
 @dataclass
@@ -149,45 +98,74 @@ class Search:
     found: Callable[[int, Mapping[int, int]], None]
     proved: Callable[[Bound], None]
     doing: Callable[[str], None]
-    unsolved: list[tuple[int, ...]] = field(default_factory=list)
+    calls: dict[Future[Reply], Call] = field(default_factory=dict)
 
     def run(self) -> None:
         """Search until value and bound meet or the budget ends."""
-        self.unsolved = list(stage_sets(self.graph))
-        questions = list(self.questions())
-        slice_s = min(8.0, max(0.5, len(self.graph.tasks) / 150))
-        while not self.over():
-            self.relax(slice_s)
-            for question in questions:
-                self.narrow(question, slice_s)
-            slice_s *= 2
+        topics = self.topics()
+        with ThreadPoolExecutor(self.budget.workers) as threads:
+            while not self.over():
+                while len(self.calls) < self.budget.workers and self.start_call(topics, threads):
+                    pass
+                if not self.calls:
+                    return
+                for future in wait(self.calls, return_when=FIRST_COMPLETED).done:
+                    self.hear(self.calls.pop(future), future.result())
+                self.stop_moot_calls()
+            for call in self.calls.values():
+                call.solver.stop_search()
 
     def over(self) -> bool:
         """Whether nothing is left to do, or no time to do it."""
         return self.bound.value >= self.value or self.budget.spent()
 
-    def questions(self) -> Iterator[Question]:
-        """The shapes worth asking for: a repeating middle in a long step, any at all in one that is not too long."""
-        repeating = shape(self.graph.instance) if self.graph.instance.objective is Objective.MAKESPAN else None
-        if repeating is not None and repeating.inserted:
-            yield Question(
-                "repeating schedule",
-                lambda horizon: PeriodicFormulation(repeating, horizon),
-                lambda starts: self.long_starts(repeating, starts),
-                proves=False,
-            )
+    def topics(self) -> list[Topic]:
+        """Relaxations to a few stages, the whole step, and shapes that are found faster than any schedule at all."""
+        slice_s = min(15.0, max(2.0, len(self.graph.tasks) / 50))
+        sorts = (self.relaxations(), self.in_microbatch_order(), self.whole_step(), self.repeating())
+        return [Topic(list(questions), slice_s) for questions in sorts]
+
+    def relaxations(self) -> Iterator[Question]:
+        """One question a set of stages, from small to large."""
+        for stages in stage_sets(self.graph):
+            if len(stages) * len(self.graph.tasks) > _MOST_TASKS * self.graph.instance.stages:
+                return
+            names = "-".join(map(str, stages))
+
+            def formulate(horizon: int, kept: tuple[int, ...] = stages) -> Formulation:
+                return Formulation(keep_stages(self.graph, kept), horizon, minimise=False)
+
+            yield Question(f"bound from stages {names}", formulate, None, f"cp-sat:stages-{names}")
+
+    def whole_step(self) -> Iterator[Question]:
+        """Any schedule, of a step that is not too long."""
         if len(self.graph.tasks) <= _MOST_TASKS:
             problem = whole(self.graph)
-            if chooses(self.graph.instance):
-                # [D1] is not safe here, but it finds schedules much faster.
-                ordered = Rules(one_order=True)
-                yield Question(
-                    "schedule in microbatch order",
-                    lambda h: Formulation(problem, h, minimise=False, rules=ordered),
-                    lambda s: s,
-                    proves=False,
-                )
-            yield Question("schedule", lambda h: Formulation(problem, h, minimise=False), lambda s: s, proves=True)
+            yield Question(
+                "schedule", lambda h: Formulation(problem, h, minimise=False), lambda starts: starts, "cp-sat"
+            )
+
+    def in_microbatch_order(self) -> Iterator[Question]:
+        """A schedule in the one order that [D1] asks for where that is a restriction: it is found much faster."""
+        if chooses(self.graph.instance) and len(self.graph.tasks) <= _MOST_TASKS:
+            problem, ordered = whole(self.graph), Rules(one_order=True)
+            yield Question(
+                "schedule in microbatch order",
+                lambda h: Formulation(problem, h, minimise=False, rules=ordered),
+                lambda starts: starts,
+                None,
+            )
+
+    def repeating(self) -> Iterator[Question]:
+        """A schedule of a long step whose middle repeats."""
+        of = shape(self.graph.instance) if self.graph.instance.objective is Objective.MAKESPAN else None
+        if of is not None and of.inserted:
+            yield Question(
+                "repeating schedule",
+                lambda horizon: PeriodicFormulation(of, horizon),
+                lambda starts: self.long_starts(of, starts),
+                None,
+            )
 
     def long_starts(self, repeating: Shape, starts: dict[int, int]) -> dict[int, int]:
         """Starts of the whole step from those of a short one that repeats."""
@@ -196,58 +174,50 @@ class Search:
         run = Run(repeating.first, repeating.last, repeating.stride, period)
         return unrolled(repeating.graph, starts, run, self.graph)
 
-    def relax(self, slice_s: float) -> None:
-        """Solve relaxations to a few stages, from the smallest set on, until one takes its whole slice."""
-        while self.unsolved and not self.over():
-            stages = self.unsolved[0]
-            if len(stages) * len(self.graph.tasks) > _MOST_TASKS * self.graph.instance.stages:
-                return
-            self.doing(f"bound from stages {', '.join(map(str, stages))}")
-            formulation = Formulation(keep_stages(self.graph, stages), self.value, minimise=True)
-            formulation.at_least(self.bound.value)
-            reply = ask(formulation, self.budget, slice_s)
-            assert reply.answer is not Answer.REFUTED, "the best schedule is a solution of every relaxation"
-            self.raise_bound(reply.bound, f"cp-sat:stages-{'-'.join(map(str, stages))}")
-            if reply.answer is not Answer.OPTIMAL:
-                return
-            self.unsolved.pop(0)
-
-    def narrow(self, question: Question, slice_s: float) -> None:
-        """Ask for schedules between bound and value, first at the bound itself; questions left open part the range.
-
-        The easy questions lie at both ends: far below the optimum a refutation is quick, far above it a schedule.
-        """
-        still_open: list[int] = []
-        horizon: int | None = max(self.bound.value, question.floor)
-        while horizon is not None and horizon < self.value and not self.over():
+    def start_call(self, topics: list[Topic], threads: ThreadPoolExecutor) -> bool:
+        """Ask the next question of the topic that has wasted least; whether there was one."""
+        running = [call.topic for call in self.calls.values()]
+        for topic in sorted(topics, key=lambda topic: topic.wasted_s + topic.slice_s * running.count(topic)):
+            chosen = topic.next(self.bound.value, self.value)
+            if chosen is None:
+                continue
+            question, horizon = chosen
+            question.pending.append(horizon)
             self.doing(f"{question.name} within {horizon}")
-            if self.decide(question, horizon, slice_s) is Answer.OPEN:
-                still_open.append(horizon)
-            horizon = self.aim(max(self.bound.value, question.floor), still_open)
+            call = Call(topic, question, horizon, cp_model.CpSolver())
+            way = topic.round + running.count(topic)
+            self.calls[threads.submit(self.ask, call, way)] = call
+            return True
+        return False
 
-    def aim(self, low: int, still_open: Sequence[int]) -> int | None:
-        """The next horizon to ask for, ``low`` at least; ``None`` where the open questions leave no room for one."""
-        high = self.value - 1
-        if len(still_open) >= _MOST_OPEN or high < low:
-            return None
-        inside = [horizon for horizon in still_open if low <= horizon <= high]
-        if not inside:
-            return (low + high) // 2
-        below, above = min(inside) - low, high - max(inside)
-        if max(below, above) * 16 < high - low or not (below or above):
-            return None
-        return low + below // 2 if below > above else high - above // 2
+    def ask(self, call: Call, way: int) -> Reply:
+        """Runs on a thread of its own; the search's state is none of its business."""
+        return ask(call.question.formulate(call.horizon), self.budget, call.topic.slice_s, way, call.solver)
 
-    def decide(self, question: Question, horizon: int, slice_s: float) -> Answer:
-        """Ask whether there is a schedule within ``horizon`` ticks."""
-        reply = ask(question.formulate(horizon), self.budget, slice_s, first=True)
+    def hear(self, call: Call, reply: Reply) -> None:
+        """Take what a call has answered."""
+        question, gap = call.question, self.value - self.bound.value
+        question.pending.remove(call.horizon)
+        call.topic.wasted_s += reply.cost_s
         if reply.starts is not None:
-            self.take(question.whole(reply.starts))
+            if question.whole is not None:
+                self.take(question.whole(reply.starts))
+            question.roof = min(question.roof, call.horizon)
         elif reply.answer is Answer.REFUTED:
-            question.floor = horizon + 1
-            if question.proves:
-                self.raise_bound(horizon + 1, "cp-sat")
-        return reply.answer
+            question.floor = max(question.floor, call.horizon + 1)
+            if question.proved_by is not None:
+                self.raise_bound(call.horizon + 1, question.proved_by)
+        elif not question.is_moot(call.horizon, self.bound.value, self.value):
+            question.left_open.append(call.horizon)
+        call.topic.wasted_s *= (self.value - self.bound.value) / gap
+        if question.whole is None and question in call.topic.questions:
+            call.topic.put_off(self.bound.value, self.value)
+
+    def stop_moot_calls(self) -> None:
+        """End the calls whose answer is known by now."""
+        for call in self.calls.values():
+            if call.question.is_moot(call.horizon, self.bound.value, self.value):
+                call.solver.stop_search()
 
     def take(self, starts: Mapping[int, int]) -> None:
         """Keep a solution if it is better, after moving its ops as early as its order allows."""
