@@ -18,6 +18,7 @@ from zbopt.engine.reach import require_modelled
 from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.heuristics.patience import OutOfTimeError, limited
 from zbopt.instance import Instance
 from zbopt.memory import least_memory
 from zbopt.metrics import value_of
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIME_LIMIT_S = 60.0
 
+_HEURISTICS_SHARE = 0.5
+"""Of the time: after it no further heuristic begins, and those that search stop with what they have."""
 _BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] != "zb-auto")
 """The one that meets the bound most often goes first."""
 
@@ -138,7 +141,7 @@ class _Solve:
                 if self.limits.engine is Engine.CP_SAT:
                     self.prove(lower_bound(self.instance))
                 self.try_heuristics()
-                if not self.closed() and self.best is not None:
+                if not self.closed() and self.best is not None and not self.late():
                     self.search()
             except KeyboardInterrupt:
                 self.interrupted = True
@@ -147,9 +150,9 @@ class _Solve:
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started
 
-    def late(self) -> bool:
-        """The time is over by the clock, which must decide nothing where the search is to be deterministic."""
-        return not self.limits.deterministic and self.elapsed_s() > self.limits.time_limit_s
+    def late(self, share: float = 1.0) -> bool:
+        """A share of the time is over by the clock, which must decide nothing where the search is deterministic."""
+        return not self.limits.deterministic and self.elapsed_s() > share * self.limits.time_limit_s
 
     def closed(self) -> bool:
         return self.value is not None and self.bound.value >= self.value
@@ -191,21 +194,22 @@ class _Solve:
     def try_heuristics(self) -> None:
         """Every heuristic until the bound is met or the time is over; on a long step by way of a short one."""
         short = shortened(self.instance)
-        for name, heuristic in _BEST_FIRST:
-            self.doing = f"heuristic {name}"
-            before = self.value
-            try:
-                schedule = heuristic(self.instance) if short is None else self.repeated(heuristic(short))
-            except (CannotFitError, NotApplicableError) as reason:
-                log.info("%s: %s", name, reason)
-                continue
-            if schedule is not None and self.offer(schedule) and self.value != before and self.value is not None:
-                self.best_heuristic = NamedValue(name, self.value)
-            if self.closed() or (self.best is not None and self.late()):
-                return
-        if self.best is None:
-            # Nothing repeats in any short step: the long one it is.
-            self.offer(HEURISTICS["list"](self.instance))
+        with limited(lambda: self.late(_HEURISTICS_SHARE)):
+            for name, heuristic in _BEST_FIRST:
+                self.doing = f"heuristic {name}"
+                before = self.value
+                try:
+                    schedule = heuristic(self.instance) if short is None else self.repeated(heuristic(short))
+                except (CannotFitError, NotApplicableError, OutOfTimeError) as reason:
+                    log.info("%s: %s", name, reason)
+                    continue
+                if schedule is not None and self.offer(schedule) and self.value != before and self.value is not None:
+                    self.best_heuristic = NamedValue(name, self.value)
+                if self.closed() or (self.best is not None and self.late(_HEURISTICS_SHARE)):
+                    return
+            if self.best is None:
+                # Nothing repeats in any short step: the long one it is. There always is one, in time or not.
+                self.offer(HEURISTICS["list"](self.instance))
 
     def repeated(self, short: Schedule) -> Schedule | None:
         """The whole step from a schedule of a short one; ``None`` where that has no repeating middle."""

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from random import Random
 from typing import Literal
 
 from zbopt.heuristics.build import CannotFitError, Step
+from zbopt.heuristics.patience import OutOfTimeError, check, limited, never
 from zbopt.instance import Barrier, Instance, Kind, Objective
 from zbopt.memory import Way, added_by_b, chooses, least_left, memory_scale, static_memory, ways, whole_memory
+
+_STEPS_A_CHECK = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,9 @@ class Dispatched:
 
 
 def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
-    """The first of the best rules. After ``most_ops`` simulated ops no further rule is tried.
+    """The first of the best rules. After ``most_ops`` simulated ops, or out of time, no further rule is tried.
+
+    The first one always is, however little time there is: some schedule has to come out.
 
     Raises:
         CannotFitError: No rule can be sure to finish under the cap.
@@ -68,13 +74,19 @@ def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int)
     for rule in tried:
         if (key := (rule.fuse, rule.drop == "never")) not in costs:
             costs[key] = _costs(name, instance, *key)
-    results = [
-        (rule, dispatch(cost, rule))
+    fitting = [
+        (rule, cost)
         for rule in tried
         if not isinstance(cost := costs[rule.fuse, rule.drop == "never"], CannotFitError)
     ]
-    if not results:
+    if not fitting:
         raise next(cost for cost in costs.values() if isinstance(cost, CannotFitError))
+    (first, cost), *others = fitting
+    with limited(never):
+        results = [(first, dispatch(cost, first))]
+    with suppress(OutOfTimeError):
+        for rule, cost in others:
+            results.append((rule, dispatch(cost, rule)))
     return min(results, key=lambda result: result[1].value)
 
 
@@ -147,7 +159,11 @@ class Costs:
 
 
 def dispatch(costs: Costs, rule: Rule) -> Dispatched:
-    """Simulate ``rule`` on an instance."""
+    """Simulate ``rule`` on an instance.
+
+    Raises:
+        OutOfTimeError: The limit of the context was reached.
+    """
     return _Simulation(costs, rule).run()
 
 
@@ -182,7 +198,11 @@ class _Simulation:
         self.random = Random(rule.seed)
 
     def run(self) -> Dispatched:
+        steps = 0
         while self.wake:
+            steps += 1
+            if steps % _STEPS_A_CHECK == 0:
+                check()
             now, stage = heapq.heappop(self.wake)
             if self.free_from[stage] <= now:
                 self._pick(stage, now)

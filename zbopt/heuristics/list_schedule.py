@@ -7,6 +7,7 @@ from itertools import product
 
 from zbopt.heuristics.build import CannotFitError, Step, backward_steps, schedule_in_order
 from zbopt.heuristics.dispatch import Rule, best_of
+from zbopt.heuristics.patience import is_over
 from zbopt.heuristics.zb_auto import warm_ups
 from zbopt.instance import Instance, Kind
 from zbopt.schedule import Schedule
@@ -36,6 +37,8 @@ def list_orders(name: str, instance: Instance) -> list[list[Step]]:
         rule, best = best_of(name, instance, _rules(instance), _MOST_OPS)
     except CannotFitError:
         return _one_by_one(instance)
+    if is_over():
+        return best.orders
     surprised = [replace(rule, surprise=share, seed=seed) for seed in range(64) for share in (0.02, 0.1)]
     _, other = best_of(name, instance, surprised, _MOST_OPS)
     return min(best, other, key=lambda found: found.value).orders

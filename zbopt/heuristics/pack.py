@@ -14,6 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zbopt.graph import TaskGraph
+from zbopt.heuristics.patience import check, is_over
 from zbopt.instance import Objective
 
 Starts = dict[int, int]
@@ -117,15 +118,24 @@ class Packing:
         """Pack ``order`` from the start of the step; ``None`` where memory never has room for an op.
 
         Where memory is short, ops that nothing waits for go before their turn.
+
+        Raises:
+            OutOfTimeError: The limit of the context was reached before it began.
         """
+        check()
+        return self._again(order)
+
+    def _again(self, order: Iterable[int]) -> Starts | None:
         return _pack(self.ahead, self.caps, order, [0] * len(self.caps))
 
     def justified(self, starts: Starts, rounds: int) -> Starts:
         """The best found by packing ``starts`` from the end, then from the start again, ``rounds`` times at most."""
         best, value = starts, self.value(starts)
         for _ in range(rounds):
+            if is_over():
+                break
             later = self._from_end(best, value)
-            sooner = later and self.forward(sorted(later, key=lambda i: (later[i], self.ahead.duration[i], i)))
+            sooner = later and self._again(sorted(later, key=lambda i: (later[i], self.ahead.duration[i], i)))
             if not sooner:
                 break
             found = self.value(sooner)

@@ -7,6 +7,7 @@ The aim is that of the adaptive scheduler of Pipeline Parallelism with Controlla
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from zbopt.graph import Key, TaskGraph, expand
@@ -14,6 +15,7 @@ from zbopt.heuristics.build import Step, require_kept_activations, require_only_
 from zbopt.heuristics.building_block import Block, repeated, require_v
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.pack import Packing, Starts
+from zbopt.heuristics.patience import OutOfTimeError
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 from zbopt.timing import earliest_starts
@@ -39,8 +41,9 @@ def v_auto(instance: Instance) -> Schedule:
     require_kept_activations("v-auto", instance)
     graph = expand(instance)
     found = [_from_list(graph)]
-    packed = (_from_block(graph, block, _ROUNDS) for block in _best_blocks(instance))
-    found += [best for best in packed if best is not None]
+    with suppress(OutOfTimeError):
+        packed = (_from_block(graph, block, _ROUNDS) for block in _best_blocks(instance))
+        found.extend(best for best in packed if best is not None)
     _, rows = min(found, key=lambda one: one[0])
     return schedule_in_order("v-auto", instance, [[_step(graph, i) for i in row] for row in rows])
 

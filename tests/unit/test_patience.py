@@ -1,0 +1,81 @@
+"""Heuristics that are told to come to an end. The clock is a count of questions here: no test waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from zbopt import portfolio
+from zbopt.heuristics import HEURISTICS
+from zbopt.heuristics.patience import OutOfTimeError, check, is_over, limited
+from zbopt.instance import Instance
+from zbopt.portfolio import solve
+from zbopt.schedule import Schedule
+from zbopt.validator import validate
+
+
+def after(questions: int) -> Callable[[], bool]:
+    """A limit that is reached when it has been asked about so many times."""
+    left = iter(range(questions))
+    return lambda: next(left, None) is None
+
+
+PLACEMENTS = [("linear", 1, 3), ("v", 2, 2), ("interleaved", 2, 2)]
+
+
+@pytest.mark.parametrize("questions", [0, 1, 2, 5, 20, 100])
+@pytest.mark.parametrize(("placement", "virtual", "cap"), PLACEMENTS)
+def test_list_always_has_a_schedule(placement: str, virtual: int, cap: int, questions: int) -> None:
+    """Stopped at once, on the way, or never: what comes out is valid."""
+    instance = Instance.uniform(stages=4, microbatches=12, placement=placement, virtual=virtual, memory_cap=cap)
+    with limited(after(questions)):
+        schedule = HEURISTICS["list"](instance)
+    assert validate(instance, schedule).violations == ()
+
+
+def test_more_patience_is_never_worse() -> None:
+    """The rules are tried in one order, so that a later end has seen all that an earlier one has."""
+    instance = Instance.uniform(stages=4, microbatches=12, placement="v", virtual=2, memory_cap=3)
+    values = []
+    for questions in (0, 10, 40, 10_000):
+        with limited(after(questions)):
+            found = HEURISTICS["list"](instance).provenance.value
+        assert found is not None
+        values.append(found)
+    assert values == sorted(values, reverse=True)
+    assert values[0] > values[-1], "or there is nothing to be seen here"
+
+
+def test_the_limit_ends_with_its_block() -> None:
+    """Outside there is none; inside, ``check`` raises."""
+    with limited(lambda: True):
+        assert is_over()
+        with pytest.raises(OutOfTimeError, match="stopped before it had a schedule"):
+            check()
+    assert not is_over()
+    check()
+
+
+def stubborn(instance: Instance) -> Schedule:
+    """A heuristic that asks and asks, and has nothing until it is stopped."""
+    while True:
+        check()
+
+
+@pytest.fixture
+def late_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of any time is over when a solve has looked at the clock fifty times."""
+    asked = iter(range(50))
+    monkeypatch.setattr(portfolio._Solve, "late", lambda solve, share=1.0: next(asked, None) is None)
+
+
+@pytest.mark.usefixtures("late_clock")
+def test_a_solve_goes_on_without_the_one_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a heuristic does, one valid schedule comes out; here the fallback's, since none else is left."""
+    monkeypatch.setattr(portfolio, "_BEST_FIRST", [("stubborn", stubborn)])
+    instance = Instance.uniform(stages=4, microbatches=12, placement="v", virtual=2, memory_cap=2, comm_ticks=1)
+    result = solve(instance, time_limit_s=60, workers=1)
+    assert result.schedule is not None
+    assert result.schedule.provenance.source == "heuristic:list"
+    assert validate(instance, result.schedule).violations == ()
