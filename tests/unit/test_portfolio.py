@@ -13,7 +13,7 @@ import pytest
 
 from zbopt import portfolio
 from zbopt.engine.order import Order
-from zbopt.engine.watch import News
+from zbopt.engine.watch import GRACE_S, News
 from zbopt.instance import Instance
 from zbopt.portfolio import infeasible, solve
 from zbopt.result import Bound, Progress, Result
@@ -151,8 +151,8 @@ def check_stopped(result: Result) -> None:
 def test_time_limit_and_history() -> None:
     """Two seconds are not exceeded by much; values fall, bounds and times rise, and the last entry is the result.
 
-    How much is what a limit of a millisecond takes at the same time on the same machine: heuristics, a process that
-    starts, and its grace. The least of three such pairs, since other work comes and goes.
+    How much is what a limit of a millisecond takes at the same time on the same machine, that is the first heuristic,
+    and what it takes to load the engine in a process, and its grace. The least of three, as other work comes and goes.
     """
 
     def took(time_limit_s: float) -> tuple[float, Result]:
@@ -162,7 +162,12 @@ def test_time_limit_and_history() -> None:
 
     pairs = []
     for _ in range(3):
-        overhead_s, _ = took(0.001)
+        before = time.monotonic()
+        subprocess.run(
+            [sys.executable, "-c", "import zbopt.cpsat.child"], env={"PYTHONPATH": ":".join(sys.path)}, check=True
+        )
+        took(0.001)
+        overhead_s = time.monotonic() - before + GRACE_S
         whole_s, result = took(2)
         pairs.append(whole_s - 2 - 2 * overhead_s)
         if pairs[-1] < 1:

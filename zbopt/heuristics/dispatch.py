@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 from typing import Literal
 
 from zbopt.heuristics.build import CannotFitError, Step
-from zbopt.heuristics.patience import OutOfTimeError, check, limited, never
+from zbopt.heuristics.patience import check
 from zbopt.instance import Barrier, Instance, Kind, Objective
-from zbopt.memory import Way, added_by_b, chooses, least_left, memory_scale, static_memory, ways, whole_memory
+from zbopt.memory import Way, added_by_b, least_left, memory_scale, static_memory, ways, whole_memory
 
 _STEPS_A_CHECK = 256
 
@@ -56,48 +55,6 @@ class Dispatched:
 
     orders: list[list[Step]]
     value: int
-
-
-def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
-    """The first of the best rules. After ``most_ops`` simulated ops, or out of time, no further rule is tried.
-
-    The first one always is, however little time there is: some schedule has to come out.
-
-    Raises:
-        CannotFitError: No rule can be sure to finish under the cap.
-    """
-    if chooses(instance):
-        rules = [replace(rule, drop=drop) for rule in rules for drop in _DROPS]
-    ops = max(1, 3 * instance.virtual_stages * instance.microbatches)
-    tried = rules[: max(2 * (len(_DROPS) if chooses(instance) else 1), most_ops // ops)]
-    costs: dict[tuple[bool, bool], Costs | CannotFitError] = {}
-    for rule in tried:
-        if (key := (rule.fuse, rule.drop == "never")) not in costs:
-            costs[key] = _costs(name, instance, *key)
-    fitting = [
-        (rule, cost)
-        for rule in tried
-        if not isinstance(cost := costs[rule.fuse, rule.drop == "never"], CannotFitError)
-    ]
-    if not fitting:
-        raise next(cost for cost in costs.values() if isinstance(cost, CannotFitError))
-    (first, cost), *others = fitting
-    with limited(never):
-        results = [(first, dispatch(cost, first))]
-    with suppress(OutOfTimeError):
-        for rule, cost in others:
-            results.append((rule, dispatch(cost, rule)))
-    return min(results, key=lambda result: result[1].value)
-
-
-_DROPS: tuple[Literal["no-room", "never", "always"], ...] = ("no-room", "never", "always")
-
-
-def _costs(name: str, instance: Instance, fuse: bool, keep: bool) -> Costs | CannotFitError:
-    try:
-        return Costs(name, instance, fuse=fuse, keep=keep)
-    except CannotFitError as fault:
-        return fault
 
 
 class Costs:

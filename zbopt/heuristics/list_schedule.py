@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+from zbopt.heuristics.best_rule import best_of
 from zbopt.heuristics.build import CannotFitError, Step, backward_steps, schedule_in_order
-from zbopt.heuristics.dispatch import Rule, best_of
+from zbopt.heuristics.dispatch import Rule
 from zbopt.heuristics.patience import is_over
 from zbopt.heuristics.zb_auto import warm_ups
 from zbopt.instance import Instance, Kind

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from zbopt.heuristics.best_rule import best_of
 from zbopt.heuristics.build import (
     require_one_virtual_stage_a_stage,
     require_split,
     schedule_in_order,
 )
-from zbopt.heuristics.dispatch import Rule, best_of
+from zbopt.heuristics.dispatch import Rule
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 

@@ -1,0 +1,53 @@
+"""The best of several dispatching rules, by simulating one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Literal
+
+from zbopt.heuristics.build import CannotFitError
+from zbopt.heuristics.dispatch import Costs, Dispatched, Rule, dispatch
+from zbopt.heuristics.patience import OutOfTimeError, limited, never
+from zbopt.instance import Instance
+from zbopt.memory import chooses
+
+_DROPS: tuple[Literal["no-room", "never", "always"], ...] = ("no-room", "never", "always")
+
+
+def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
+    """The first of the best rules. After ``most_ops`` simulated ops, or out of time, no further rule is tried.
+
+    The first one always is, however little time there is: some schedule has to come out.
+
+    Raises:
+        CannotFitError: No rule can be sure to finish under the cap.
+    """
+    if chooses(instance):
+        rules = [replace(rule, drop=drop) for rule in rules for drop in _DROPS]
+    ops = max(1, 3 * instance.virtual_stages * instance.microbatches)
+    tried = rules[: max(2 * (len(_DROPS) if chooses(instance) else 1), most_ops // ops)]
+    costs: dict[tuple[bool, bool], Costs | CannotFitError] = {}
+    for rule in tried:
+        if (key := (rule.fuse, rule.drop == "never")) not in costs:
+            costs[key] = _costs(name, instance, *key)
+    fitting = [
+        (rule, cost) for rule in tried if not isinstance(cost := costs[rule.fuse, rule.drop == "never"], CannotFitError)
+    ]
+    if not fitting:
+        raise next(cost for cost in costs.values() if isinstance(cost, CannotFitError))
+    (first, cost), *others = fitting
+    with limited(never):
+        results = [(first, dispatch(cost, first))]
+    with suppress(OutOfTimeError):
+        for rule, cost in others:
+            results.append((rule, dispatch(cost, rule)))
+    return min(results, key=lambda result: result[1].value)
+
+
+def _costs(name: str, instance: Instance, fuse: bool, keep: bool) -> Costs | CannotFitError:
+    try:
+        return Costs(name, instance, fuse=fuse, keep=keep)
+    except CannotFitError as fault:
+        return fault
