@@ -252,3 +252,13 @@ def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     """Exit 2 and one line."""
     assert run(["bench", str(tmp_path)]) == 2
     assert "holds no instance file that matches '*'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [["--workers", "0"], ["--time-limit", "-1"], ["--engine", "milp", "--deterministic"]])
+def test_limits_are_refused_before_the_first_instance(
+    folder: Path, solver: Solver, wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row used to fail with the same error, one after the other."""
+    assert run(["bench", str(folder), *wrong]) == 2
+    assert solver.asked == []
+    assert capsys.readouterr().err.startswith("zbopt: ")

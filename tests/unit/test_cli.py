@@ -247,3 +247,28 @@ def test_versions_and_help(capsys: pytest.CaptureFixture[str]) -> None:
                  "--mem-limit", "--weight-share", "--objective", "--barrier", "--time-limit", "--workers", "--seed",
                  "--output", "--json", "--optimizer", "--tick", "--deterministic"):  # fmt: skip
         assert flag in shown
+
+
+def test_a_flood_of_violations_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 2 stages with 40 microbatches only one F is there: 239 of 240 ops are missing; 20 are named."""
+    path = tmp_path / "empty.json"
+    page(["solve", "--stages", "2", "--micro", "40", "-o", str(path)], capsys)
+    document = json.loads(path.read_text())
+    document["events"] = document["events"][:1]
+    path.write_text(json.dumps(document))
+    fields = record(["validate", str(path), "--json"], capsys, code=1)
+    assert fields["violation_counts"] == {"missing_task": 239, "unfinished_activation": 1}
+    assert len(fields["violations"]) == 21  # type: ignore[arg-type]
+    shown = page(["validate", str(path)], capsys, code=1)
+    assert shown.count("missing_task: it0/") == 20
+    assert "  missing_task: 219 more\n" in shown
+
+
+def test_solve_by_the_published_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """p = 2, m = 2, unit times: 7, proved by milp, and so says the file; what it does not model is refused."""
+    path = tmp_path / "schedule.json"
+    fields = record(["solve", "--stages", "2", "--micro", "2", "--engine", "milp", "-o", str(path)], capsys)
+    assert (fields["value"], fields["proved_by"]) == (7, "milp")
+    assert json.loads(path.read_text())["provenance"]["engine"] == "milp"
+    assert run(["solve", "--stages", "2", "--micro", "2", "--fused-backward", "1", "--engine", "milp"]) == 2
+    assert "zbopt: milp: " in capsys.readouterr().err

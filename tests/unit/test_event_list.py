@@ -200,3 +200,13 @@ def test_refused(document: object, message: str) -> None:
         event_list_from_document(document, "list.json")
     assert str(caught.value).startswith(f"list.json: {message}")
     assert "\n" not in str(caught.value)
+
+
+def test_no_b_on_the_first_stage_is_told() -> None:
+    """A list whose stage 0 runs W alone is read as one that needs no B there, and says so; with one B it is not."""
+    events = [_event(0, 0, "F", 0, 1), _event(1, 0, "F", 1, 2), _event(1, 0, "B", 2, 3), _event(1, 0, "W", 3, 4)]
+    without = event_list_from_document([*events, _event(0, 0, "W", 3, 4)], "x")
+    assert without.instance.backward_ticks == (None, 1)
+    assert [note[:50] for note in without.notes] == ["stage 0 has W but no B in the whole list, so its m"]
+    whole = event_list_from_document([*events, _event(0, 0, "B", 3, 4), _event(0, 0, "W", 4, 5)], "x")
+    assert whole.notes == ()

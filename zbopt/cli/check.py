@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,8 @@ from zbopt.schedule import Schedule, Status, schedule_from_document
 from zbopt.validator import Code, Verdict, validate
 
 INVALID = 1
+MOST_OF_A_CODE = 20
+"""Violations of one code that are shown; the others are counted."""
 SMALL_TASKS = 64
 """Up to so many events the optimum itself is solved for, if the file does not say what is proved."""
 _QUICK_S = 5.0
@@ -67,6 +70,7 @@ class Checked:
     """A schedule, the validator's verdict, and all violations: those too that only a list of events can have.
 
     ``ticks_per_unit`` says how many ticks one unit of the file's times is: more than 1 where they were decimals.
+    ``notes`` say what was inferred of a list that its writer may not have meant.
     """
 
     file: Path
@@ -74,11 +78,25 @@ class Checked:
     verdict: Verdict
     violations: tuple[tuple[str, str], ...]
     ticks_per_unit: int = 1
+    notes: tuple[str, ...] = ()
 
     @property
     def valid(self) -> bool:
         """Nothing is violated."""
         return not self.violations
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many violations there are of each code."""
+        return dict(Counter(code for code, _ in self.violations))
+
+    def first_violations(self) -> Iterator[tuple[str, str]]:
+        """The first of each code: a schedule that lacks a stage may have millions."""
+        seen: Counter[str] = Counter()
+        for code, message in self.violations:
+            seen[code] += 1
+            if seen[code] <= MOST_OF_A_CODE:
+                yield code, message
 
 
 def read_checked(file: Path) -> Checked:
@@ -97,16 +115,15 @@ def read_checked(file: Path) -> Checked:
             return _checked(file, schedule_from_document(document, str(file)))
     listed = event_list_from_document(document, str(file))
     faults = tuple((str(fault.code), fault.message) for fault in listed.faults)
-    return _checked(file, listed.schedule, faults, listed.ticks_per_unit)
+    checked = _checked(file, listed.schedule, faults)
+    return replace(checked, ticks_per_unit=listed.ticks_per_unit, notes=listed.notes)
 
 
-def _checked(
-    file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = (), ticks_per_unit: int = 1
-) -> Checked:
+def _checked(file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = ()) -> Checked:
     verdict = validate(schedule.instance, schedule)
     counted = (v for v in verdict.violations if not (v.code is Code.WRONG_DURATION and observed(schedule)))
     found = [*faults, *((violation.code.value, violation.message) for violation in counted)]
-    return Checked(file, schedule, verdict, tuple(dict.fromkeys(found)), ticks_per_unit)
+    return Checked(file, schedule, verdict, tuple(dict.fromkeys(found)))
 
 
 def observed(schedule: Schedule) -> bool:
@@ -137,7 +154,9 @@ def validate_record(checked: Checked, best: Bound | None) -> Record:
     value = known.value(schedule.instance.objective)
     return {
         "valid": checked.valid,
-        "violations": [{"code": code, "message": message} for code, message in checked.violations],
+        "violations": [{"code": code, "message": message} for code, message in checked.first_violations()],
+        "violation_counts": checked.counts,
+        "notes": list(checked.notes),
         "objective": schedule.instance.objective.value,
         "value": value,
         **figures_record(known),
@@ -152,12 +171,16 @@ def validate_record(checked: Checked, best: Bound | None) -> Record:
 def validate_page(checked: Checked, best: Bound | None) -> Iterator[str]:
     """All that ``zbopt validate`` prints."""
     yield _title(checked)
-    yield from (f"  {code}: {message}" for code, message in checked.violations)
+    yield from (f"  {code}: {message}" for code, message in checked.first_violations())
+    for code, count in checked.counts.items():
+        if count > MOST_OF_A_CODE:
+            yield f"  {code}: {count - MOST_OF_A_CODE} more"
     yield from lines_of(_rows(checked, best), out.width())
 
 
 def _rows(checked: Checked, best: Bound | None) -> Iterator[tuple[str, str]]:
     instance, known = checked.schedule.instance, figures(checked.schedule)
+    yield from (("note", note) for note in checked.notes)
     if checked.ticks_per_unit > 1:
         yield "tick", f"{checked.ticks_per_unit} ticks are one unit of the file's times"
     yield from figures_rows(instance, known)

@@ -40,12 +40,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventList:
-    """A list as instance and schedule, the faults only a list can have, and how many ticks its unit of time is."""
+    """A list as instance and schedule, the faults only a list can have, and how many ticks its unit of time is.
+
+    ``notes`` say what was inferred that the writer of the list may not have meant.
+    """
 
     instance: Instance
     schedule: Schedule
     faults: tuple[Fault, ...]
     ticks_per_unit: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,16 @@ def event_list_from_document(document: object, where: str) -> EventList:
         schedule=Schedule(instance=instance, provenance=provenance, events=tuple(events)),
         faults=tuple(_faults(entries)),
         ticks_per_unit=ticks_per_unit,
+        notes=tuple(_notes(instance)),
     )
+
+
+def _notes(instance: Instance) -> Iterator[str]:
+    if instance.backward_ticks is not None and instance.backward_ticks[0] is None:
+        yield (
+            "stage 0 has W but no B in the whole list, so its microbatches are taken to need none; "
+            "if the list ought to have them, it is incomplete"
+        )
 
 
 def _parts(document: object) -> tuple[int | None, list[object]]:
