@@ -136,7 +136,10 @@ def _least(graph: TaskGraph) -> list[int]:
 
 
 class _Placing:
-    """List scheduling: a random one of the tasks whose inputs are placed and whose memory fits, last on its stage."""
+    """List scheduling: a random one of the tasks whose inputs are placed and whose memory fits, last on its stage.
+
+    Last on its links too, and a transfer in its turn: those of one stage to another go as their producers were placed.
+    """
 
     def __init__(self, random: Random, graph: TaskGraph, taken: list[int], one_by_one: bool) -> None:
         self.random, self.graph, self.one_by_one = random, graph, one_by_one
@@ -148,6 +151,9 @@ class _Placing:
             if r.first in tasks and r.last in tasks and (r.when is None or taken[r.when[0]] == r.when[1])
         ]
         self.free_at = [0] * graph.instance.stages
+        self.link_free_at = [0] * len(graph.links)
+        self.uses = [(task, n, use) for n, link in enumerate(graph.links) for use in link.uses for task in (use.task,)]
+        self.on_compute = {task for row in graph.resources for task in row}
         self.ends: dict[int, int] = {}
         self.placed: dict[int, int] = {}
         self.waits: dict[int, list[tuple[int, int]]] = {task: [] for task in tasks}
@@ -156,7 +162,7 @@ class _Placing:
                 self.waits[edge.after].append((edge.before, edge.lag_ticks))
         for join in graph.joins:
             for after in join.after:
-                self.waits[after] += [(before, 0) for before in join.before if before in tasks]
+                self.waits[after] += [(before, join.lag_ticks) for before in join.before if before in tasks]
 
     def starts(self) -> dict[int, int] | None:
         while len(self.placed) < len(self.tasks):
@@ -169,15 +175,29 @@ class _Placing:
     def _may_go(self, task: int) -> bool:
         if any(before not in self.placed for before, _ in self.waits[task]):
             return False
-        return self._turn(task) and self._fits(task)
+        return self._turn(task) and self._fits(task) and not self._overtakes(task)
+
+    def _overtakes(self, task: int) -> bool:
+        """A transfer whose content was placed before is not there yet."""
+        for channel in self.graph.channels:
+            made = {s.send: [self.placed[p] for p in s.producers if p in self.placed] for s in channel.sent}
+            if task in made:
+                mine = max(made[task])
+                return any(times and max(times) < mine and s not in self.placed for s, times in made.items())
+        return False
 
     def _turn(self, task: int) -> bool:
         """One by one: every task of the microbatches before is placed."""
-        mine = self.graph.tasks[task].microbatch
-        if not self.one_by_one or mine is None:
+        this = self.graph.tasks[task]
+        if not self.one_by_one or this.microbatch is None:
             return True
-        others = ((other, self.graph.tasks[other].microbatch) for other in self.tasks)
-        return all(other in self.placed for other, microbatch in others if microbatch is not None and microbatch < mine)
+        mine = (this.iteration, this.microbatch)
+        others = ((other, self.graph.tasks[other]) for other in self.tasks)
+        return all(
+            other in self.placed
+            for other, it in others
+            if it.microbatch is not None and (it.iteration, it.microbatch) < mine
+        )
 
     def _rank(self, task: int) -> tuple[int, int, int]:
         """Way down the route and back, an R just before its backward and a W just after it: least memory."""
@@ -203,8 +223,15 @@ class _Placing:
         stage = self.graph.tasks[task].stage
         delay = self.random.choice((0, 0, 0, 1, 2))
         arrives = max((self.ends[before] + lag for before, lag in self.waits[task]), default=0)
-        self.placed[task] = max(self.free_at[stage], arrives) + delay
-        self.ends[task] = self.free_at[stage] = self.placed[task] + self.graph.tasks[task].duration_ticks
+        mine = [(n, use) for other, n, use in self.uses if other == task]
+        free = [self.link_free_at[n] - use.offset_ticks for n, use in mine]
+        free += [self.free_at[stage]] if task in self.on_compute else []
+        start = max([self.graph.tasks[task].release_ticks, arrives, *free]) + delay
+        self.placed[task], self.ends[task] = start, start + self.graph.tasks[task].duration_ticks
+        for n, use in mine:
+            self.link_free_at[n] = max(self.link_free_at[n], start + use.offset_ticks + use.ticks)
+        if task in self.on_compute:
+            self.free_at[stage] = self.ends[task]
 
 
 def with_events(schedule: Schedule, events: list[Event]) -> Schedule:

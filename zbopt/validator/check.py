@@ -1,16 +1,18 @@
-"""The rules, one method each; see the package."""
+"""The rules of the ops of a microbatch, one method each; see the package."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from operator import attrgetter
 
-from zbopt.instance import Barrier, Instance, Kind
+from zbopt.instance import COMPUTE, Instance, Kind
 from zbopt.schedule import Event, Schedule
+from zbopt.validator.circle import circle
 from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, recompute_times
 from zbopt.validator.memory import peak_memory
+from zbopt.validator.transfers import check_transfers, send_times, transfer_time
+from zbopt.validator.update import Update
 from zbopt.validator.verdict import Code, Verdict, Violation, name_of, shown
 
 
@@ -23,53 +25,71 @@ def validate(instance: Instance, schedule: Schedule) -> Verdict:
     return _Check(instance).verdict(schedule.events)
 
 
-_BACK_IN_TIME = (Code.DEPENDENCY_VIOLATION, Code.OPTIMIZER_BEFORE_GRADIENT, *TOO_EARLY)
+_BACK_IN_TIME = (
+    Code.DEPENDENCY_VIOLATION,
+    Code.OPTIMIZER_BEFORE_GRADIENT,
+    Code.REDUCTION_BEFORE_WEIGHT,
+    Code.ITERATION_OVERLAP,
+    *TOO_EARLY,
+)
 """Something starts before what it waits for."""
+
+_MAY_BE_EMPTY = (Kind.O, Kind.SEND_F, Kind.SEND_B)
+"""Kinds that may take no time."""
 
 _Need = tuple[Event, Event | None, int, Kind, int]
 """An event, the one whose end it waits for (``None``: not there), the lag, and the awaited kind and virtual stage."""
 
 
 class _Check:
-    """One validation. ``at[kind][place]`` is the event of a task; place = virtual stage * microbatches + microbatch."""
+    """One validation.
+
+    ``at[kind][place]`` is the event of a task; place = (iteration * virtual stages + virtual stage) * microbatches +
+    microbatch. ``rows`` are the ops of each stage's compute, ``beside`` what runs beside it.
+    """
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.violations: list[Violation] = []
         self.rows: list[list[Event]] = [[] for _ in range(instance.stages)]
         self.virtual_stages, self.microbatches = instance.virtual_stages, instance.microbatches
-        places = self.virtual_stages * self.microbatches
+        self.beside: list[Event] = []
+        places = instance.iterations * self.virtual_stages * self.microbatches
         none = (None,) * self.virtual_stages
         self.ticks: dict[Kind, tuple[int | None, ...]] = {
-            Kind.F: instance.forward_ticks,
+            Kind.F: (*instance.forward_ticks[:-1], instance.forward_ticks[-1] + instance.loss_ticks),
             Kind.B: instance.backward_ticks or none,
             Kind.W: instance.weight_ticks or none,
             Kind.BW: instance.fused_backward_ticks or none,
             Kind.R: recompute_times(instance),
+            **send_times(instance),
         }
         self.at: dict[Kind, list[Event | None]] = {kind: [None] * places for kind in self.ticks}
-        self.steps: list[Event | None] = [None] * instance.stages
+        self.steps: list[Event | None] = [None] * (instance.iterations * instance.stages)
+        self.reductions: list[Event | None] = [None] * (instance.iterations * instance.virtual_stages)
         self.unfinished = 0
 
     def verdict(self, events: Sequence[Event]) -> Verdict:
         for event in events:
             self._screen(event)
-        for virtual_stage in range(self.virtual_stages):
-            for microbatch in range(self.microbatches):
-                if not self._runs_split(virtual_stage * self.microbatches + microbatch):
-                    self._choose_backward(virtual_stage, microbatch)
-                    self._find_missing(virtual_stage, microbatch)
+        for place in range(len(self.at[Kind.F])):
+            if not self._runs_split(place):
+                self._choose_backward(place)
+                self._find_missing(place)
+        self._find_missing_transfers()
         self._dependencies()
         check_drops(self.instance, self.at, self._report)
         for stage, row in enumerate(self.rows):
             row.sort(key=attrgetter("start", "end"))
             self._overlaps(stage, row)
-        self._optimizer()
+        update = Update(self.instance, self.at, self.reductions, self.steps, self._report)
+        update.check()
+        check_transfers(self.instance, self.at, self.reductions, self.rows, self._report)
         peaks = peak_memory(self.instance, self.at, self._report)
-        self._cycle()
+        self._cycle(update)
         return Verdict(
             violations=tuple(self.violations),
-            makespan=_makespan(self.rows),
+            makespan=self._makespan(),
             busy_ticks=tuple(sum(e.end - e.start for e in row) for row in self.rows),
             unfinished_activations=self.unfinished,
             peak_memory=peaks,
@@ -88,45 +108,68 @@ class _Check:
             self._report(
                 Code.INVALID_STAGE, f"{name_of(event)} is on stage {shown(event.stage)}; stages are 0 to {most}"
             )
-        proper = 0 <= event.start < event.end or (event.kind is Kind.O and 0 <= event.start == event.end)
+        proper = 0 <= event.start < event.end or (event.kind in _MAY_BE_EMPTY and 0 <= event.start == event.end)
         if not proper:
             self._report(Code.INVALID_INTERVAL, _interval_fault(event))
         elif on_a_stage:
-            self.rows[event.stage].append(event)
+            (self.rows[event.stage] if event.kind in COMPUTE else self.beside).append(event)
         if event.kind is Kind.O:
             self._place_step(event, on_a_stage, proper)
-        elif event.kind not in self.ticks:
-            self._report(Code.UNKNOWN_TASK, f"{name_of(event)} is not called for")
+        elif event.kind is Kind.G:
+            self._place_reduction(event, on_a_stage, proper)
         else:
             self._place_task(event, on_a_stage, proper)
 
     def _place_task(self, event: Event, on_a_stage: bool, proper: bool) -> None:
         virtual_stage, microbatches = event.virtual_stage, self.microbatches
-        if virtual_stage is not None and not 0 <= virtual_stage < self.virtual_stages:
-            if on_a_stage:
-                most = self.virtual_stages - 1
-                self._report(Code.INVALID_STAGE, f"{name_of(event)}: virtual stages are 0 to {most}")
-        elif virtual_stage is None or event.microbatch is None or not 0 <= event.microbatch < microbatches:
+        if self._off_the_route(event, on_a_stage):
+            return
+        if virtual_stage is None or event.microbatch is None or not 0 <= event.microbatch < microbatches:
             what = "no virtual stage" if virtual_stage is None else f"no microbatch from 0 to {microbatches - 1}"
             self._report(Code.UNKNOWN_TASK, f"{name_of(event)} names {what}")
         else:
-            stage = self.instance.stage_of[virtual_stage]
-            if on_a_stage and stage != event.stage:
-                self._report(Code.INVALID_STAGE, f"{name_of(event)}: virtual stage {virtual_stage} is on stage {stage}")
-            place = virtual_stage * microbatches + event.microbatch
+            self._on_its_stage(event, virtual_stage, on_a_stage)
+            place = (event.iteration * self.virtual_stages + virtual_stage) * microbatches + event.microbatch
             self._place(event, proper, self.ticks[event.kind][virtual_stage], self.at[event.kind], place)
+
+    def _off_the_route(self, event: Event, on_a_stage: bool) -> bool:
+        """Report a virtual stage that does not exist."""
+        if event.virtual_stage is None or 0 <= event.virtual_stage < self.virtual_stages:
+            return False
+        if on_a_stage:
+            most = self.virtual_stages - 1
+            self._report(Code.INVALID_STAGE, f"{name_of(event)}: virtual stages are 0 to {most}")
+        return True
+
+    def _on_its_stage(self, event: Event, virtual_stage: int, on_a_stage: bool) -> None:
+        stage = self.instance.stage_of[virtual_stage]
+        if on_a_stage and stage != event.stage:
+            self._report(Code.INVALID_STAGE, f"{name_of(event)}: virtual stage {virtual_stage} is on stage {stage}")
+
+    def _place_reduction(self, event: Event, on_a_stage: bool, proper: bool) -> None:
+        virtual_stage, ticks = event.virtual_stage, self.instance.reduction_ticks
+        if self._off_the_route(event, on_a_stage):
+            return
+        if virtual_stage is None or event.microbatch is not None:
+            self._report(Code.UNKNOWN_TASK, f"{name_of(event)} is not called for: a G is of its whole virtual stage")
+        else:
+            self._on_its_stage(event, virtual_stage, on_a_stage)
+            place = event.iteration * self.virtual_stages + virtual_stage
+            self._place(event, proper, None if ticks is None else ticks[virtual_stage], self.reductions, place)
 
     def _place_step(self, event: Event, on_a_stage: bool, proper: bool) -> None:
         if event.virtual_stage is not None or event.microbatch is not None:
             self._report(Code.UNKNOWN_TASK, f"{name_of(event)} is not called for: an O is of its whole stage")
         elif on_a_stage:
             ticks = self.instance.optimizer_ticks
-            self._place(event, proper, None if ticks is None else ticks[event.stage], self.steps, event.stage)
+            place = event.iteration * self.instance.stages + event.stage
+            self._place(event, proper, None if ticks is None else ticks[event.stage], self.steps, place)
 
     def _place(self, event: Event, proper: bool, ticks: int | None, slots: list[Event | None], place: int) -> None:
         """Put an event into ``slots[place]``; ``ticks`` is how long it runs, ``None`` where it must not."""
-        if ticks is None or event.iteration != 0:
-            code = FORBIDDEN.get(event.kind, Code.UNKNOWN_TASK) if event.iteration == 0 else Code.UNKNOWN_TASK
+        there = 0 <= event.iteration < self.instance.iterations
+        if ticks is None or not there:
+            code = FORBIDDEN.get(event.kind, Code.UNKNOWN_TASK) if there else Code.UNKNOWN_TASK
             self._report(code, f"{name_of(event)} is not called for: {self._why_unknown(event)}")
         elif (first := slots[place]) is not None:
             message = f"{name_of(event)} at {shown(event.start)} is there already, at {shown(first.start)}"
@@ -138,8 +181,13 @@ class _Check:
                 self._report(Code.WRONG_DURATION, message)
 
     def _why_unknown(self, event: Event) -> str:
-        if event.iteration != 0:
-            return "the instance has iteration 0 alone"
+        if not 0 <= event.iteration < self.instance.iterations:
+            last = self.instance.iterations - 1
+            return f"the instance has iterations 0 to {last}" if last else "the instance has iteration 0 alone"
+        if event.kind in (Kind.SEND_F, Kind.SEND_B):
+            return "nothing is sent there as an event of its own"
+        if event.kind is Kind.G:
+            return "gradients are not reduced"
         if event.kind is Kind.O:
             return "there is no barrier"
         if event.kind is Kind.BW:
@@ -160,9 +208,8 @@ class _Check:
             and fuseds[place] is None
         )
 
-    def _choose_backward(self, virtual_stage: int, microbatch: int) -> None:
+    def _choose_backward(self, place: int) -> None:
         """A backward is split or fused, not both: of the two, a whole pair of B and W counts, else BW."""
-        place = virtual_stage * self.instance.microbatches + microbatch
         fused = self.at[Kind.BW][place]
         split = [kind for kind in (Kind.B, Kind.W) if self.at[kind][place] is not None]
         if fused is None or not split:
@@ -173,13 +220,12 @@ class _Check:
             self.at[kind][place] = None
             self._report(Code.UNKNOWN_TASK, f"{name_of(extra)} is one too many: this backward is both split and fused")
 
-    def _find_missing(self, virtual_stage: int, microbatch: int) -> None:
-        forward, *backward = (
-            self.at[kind][virtual_stage * self.instance.microbatches + microbatch] is not None
-            for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)
-        )
+    def _find_missing(self, place: int) -> None:
+        kinds = (Kind.F, Kind.B, Kind.W, Kind.BW)
+        forward, *backward = (self.at[kind][place] is not None for kind in kinds)
+        virtual_stage = place // self.microbatches % self.virtual_stages
         if not forward:
-            self._missing(self._task_name(Kind.F, virtual_stage, microbatch))
+            self._missing(self._name_at(Kind.F, place))
         has_b, has_w, has_fused = backward
         if has_fused:
             return
@@ -191,27 +237,36 @@ class _Check:
             wanted += [] if has_w else [Kind.W]
         for kind in wanted:
             also = " (or B and W)" if kind is Kind.BW and self.instance.may_split else ""
-            self._missing(self._task_name(kind, virtual_stage, microbatch) + also)
+            self._missing(self._name_at(kind, place) + also)
         if forward and wanted:
             self.unfinished += 1
-            name = self._task_name(Kind.F, virtual_stage, microbatch)
+            name = self._name_at(Kind.F, place)
             self._report(
                 Code.UNFINISHED_ACTIVATION, f"the activation of {name} is not released: {wanted[0]} is missing"
             )
 
+    def _find_missing_transfers(self) -> None:
+        for kind in (Kind.SEND_F, Kind.SEND_B):
+            if any(ticks is not None for ticks in self.ticks[kind]):
+                for place, event in enumerate(self.at[kind]):
+                    if event is None and self.ticks[kind][place // self.microbatches % self.virtual_stages] is not None:
+                        self._missing(self._name_at(kind, place))
+
     def _missing(self, name: str) -> None:
         self._report(Code.MISSING_TASK, f"{name} is not in the schedule")
 
-    def _task_name(self, kind: Kind, virtual_stage: int, microbatch: int) -> str:
-        stage = self.instance.stage_of[virtual_stage]
-        return f"it0/s{stage}/v{virtual_stage}/mb{microbatch}/{kind.value}"
+    def _name_at(self, kind: Kind, place: int) -> str:
+        row, microbatch = divmod(place, self.microbatches)
+        iteration, v = divmod(row, self.virtual_stages)
+        return f"it{iteration}/s{self.instance.stage_of[v]}/v{v}/mb{microbatch}/{kind.value}"
 
     # What waits for what.
 
     def _dependencies(self) -> None:
         for event, awaited, lag, kind, virtual_stage in self._needs():
             if awaited is None:
-                name = self._task_name(kind, virtual_stage, event.microbatch or 0)
+                place = (event.iteration * self.virtual_stages + virtual_stage) * self.microbatches
+                name = self._name_at(kind, place + (event.microbatch or 0))
                 self._report(Code.MISSING_DEPENDENCY, f"{name_of(event)} needs {name}, which is not in the schedule")
             elif event.start < awaited.end + lag:
                 message = (
@@ -220,75 +275,46 @@ class _Check:
                 self._report(Code.DEPENDENCY_VIOLATION, f"{message} from {name_of(awaited)}")
 
     def _needs(self) -> Iterator[_Need]:
-        """Everything that each task of the schedule waits for, O excepted."""
-        instance, step = self.instance, self.instance.microbatches
-        forwards, backwards, weights, fuseds = (self.at[kind] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
-        last = instance.virtual_stages - 1
-        for v in range(instance.virtual_stages):
-            has_b = self.ticks[Kind.B][v] is not None
-            gives = Kind.BW if instance.backward_ticks is None else Kind.B
-            down, up = self._lag(v, v - 1), self._lag(v, v + 1)
-            for place in range(v * step, (v + 1) * step):
-                forward, backward, weight = forwards[place], backwards[place], weights[place]
-                if forward is not None and v > 0:
-                    yield forward, forwards[place - step], down, Kind.F, v - 1
-                if weight is not None and has_b:
-                    yield weight, backward, 0, Kind.B, v
-                taker = fuseds[place] or (backward if has_b else weight)
-                if taker is None:
-                    continue
-                yield taker, forward, 0, Kind.F, v
-                if v < last:
-                    yield taker, fuseds[place + step] or backwards[place + step], up, gives, v + 1
+        """Everything that each task of a microbatch waits for."""
+        step = self.microbatches
+        for row in range(self.instance.iterations * self.virtual_stages):
+            v = row % self.virtual_stages
+            for place in range(row * step, (row + 1) * step):
+                yield from self._forward_needs(v, place)
+                yield from self._backward_needs(v, place)
 
-    def _lag(self, virtual_stage: int, other: int) -> int:
-        """Ticks of a transfer between neighbours on the route; past its ends there is none."""
-        stage_of = self.instance.stage_of
-        return (
-            self.instance.comm_ticks if 0 <= other < len(stage_of) and stage_of[virtual_stage] != stage_of[other] else 0
-        )
-
-    def _gradients(self, stage: int) -> Iterator[tuple[int, Event | None]]:
-        """(place, W or BW) of every backward that the optimizer step of ``stage`` waits for."""
-        step = self.instance.microbatches
-        weights, fuseds = self.at[Kind.W], self.at[Kind.BW]
-        for v, held_by in enumerate(self.instance.stage_of):
-            if self.instance.barrier is Barrier.GLOBAL or held_by == stage:
-                yield from ((place, fuseds[place] or weights[place]) for place in range(v * step, (v + 1) * step))
-
-    def _optimizer(self) -> None:
-        if self.instance.optimizer_ticks is None:
+    def _forward_needs(self, v: int, place: int) -> Iterator[_Need]:
+        before, forward, send = place - self.microbatches, self.at[Kind.F][place], self.at[Kind.SEND_F][place]
+        if send is not None:
+            yield send, forward, 0, Kind.F, v
+        if forward is None or v == 0:
             return
-        known: tuple[Event | None, int, int] | None = None
-        for stage, event in enumerate(self.steps):
-            if event is None:
-                self._missing(f"it0/s{stage}/O")
-                continue
-            if known is None or self.instance.barrier is not Barrier.GLOBAL:
-                known = self._last_gradient(stage)
-            latest, lacking, first_lacking = known
-            if lacking:
-                name = self._task_name(Kind.W, *divmod(first_lacking, self.instance.microbatches))
-                message = (
-                    f"{name_of(event)} needs {lacking} gradients that are not in the schedule, the first is {name}"
-                )
-                self._report(Code.MISSING_DEPENDENCY, message)
-            if latest is not None and event.start < latest.end:
-                message = (
-                    f"{name_of(event)} starts at {shown(event.start)}, {name_of(latest)} ends at {shown(latest.end)}"
-                )
-                self._report(Code.OPTIMIZER_BEFORE_GRADIENT, message)
+        if self.ticks[Kind.SEND_F][v - 1] is not None:
+            yield forward, self.at[Kind.SEND_F][before], 0, Kind.SEND_F, v - 1
+        else:
+            yield forward, self.at[Kind.F][before], transfer_time(self.instance, v - 1, v), Kind.F, v - 1
 
-    def _last_gradient(self, stage: int) -> tuple[Event | None, int, int]:
-        """The gradient of ``stage``'s optimizer step that ends last, how many are missing, and the first such place."""
-        latest: Event | None = None
-        lacking = []
-        for place, event in self._gradients(stage):
-            if event is None:
-                lacking.append(place)
-            elif latest is None or event.end > latest.end:
-                latest = event
-        return latest, len(lacking), lacking[0] if lacking else 0
+    def _backward_needs(self, v: int, place: int) -> Iterator[_Need]:
+        backward, weight, fused = (self.at[kind][place] for kind in (Kind.B, Kind.W, Kind.BW))
+        has_b = self.ticks[Kind.B][v] is not None
+        gives = Kind.BW if self.instance.backward_ticks is None else Kind.B
+        send = self.at[Kind.SEND_B][place]
+        if send is not None:
+            yield send, fused or backward, 0, gives, v
+        if weight is not None and has_b:
+            yield weight, backward, 0, Kind.B, v
+        taker = fused or (backward if has_b else weight)
+        if taker is None:
+            return
+        yield taker, self.at[Kind.F][place], 0, Kind.F, v
+        if v == self.virtual_stages - 1:
+            return
+        after = place + self.microbatches
+        if self.ticks[Kind.SEND_B][v + 1] is not None:
+            yield taker, self.at[Kind.SEND_B][after], 0, Kind.SEND_B, v + 1
+        else:
+            lag = transfer_time(self.instance, v + 1, v)
+            yield taker, self.at[Kind.BW][after] or self.at[Kind.B][after], lag, gives, v + 1
 
     # What a stage does and holds at one time.
 
@@ -304,47 +330,25 @@ class _Check:
                 )
                 self._report(Code.STAGE_OVERLAP, f"{message} {shown(longest.start)} to {shown(longest.end)}")
 
+    def _makespan(self) -> int:
+        """From the first start to the last end; where the times of inputs are given, from the first of these, 0."""
+        events = [*self.beside, *(event for row in self.rows for event in row)]
+        if not events:
+            return 0
+        first = min(e.start for e in events) if self.instance.input_ready_ticks is None else 0
+        return max(e.end for e in events) - first
+
     # Whether the orders wait for themselves.
 
-    def _cycle(self) -> None:
-        """Report ops that wait for each other in a circle by order and dependencies: no times mend that.
-
-        Only where something starts before its input: otherwise every wait points back in time.
-        """
+    def _cycle(self, update: Update) -> None:
+        """Only where something starts before what it waits for: otherwise every wait points back in time."""
         if not any(v.code in _BACK_IN_TIME for v in self.violations):
             return
-        names, waits = self._waits()
-        try:
-            TopologicalSorter(waits).prepare()
-        except CycleError as error:
-            circle = [names[node] for node in reversed(error.args[1][1:]) if node in names]
-            chain = ", which waits for ".join([*circle[:6], *(["..."] if len(circle) > 6 else []), circle[0]])
-            self._report(Code.CYCLE, f"{len(circle)} ops wait for each other in a circle: {chain}")
-
-    def _waits(self) -> tuple[dict[int, str], dict[int, list[int]]]:
-        """Names of the tasks, and what each waits for, by the event's address; negative numbers join gradients."""
-        counted = [event for slots in (*self.at.values(), self.steps) for event in slots if event is not None]
-        names = {id(event): name_of(event) for event in counted}
-        waits: dict[int, list[int]] = {node: [] for node in names}
-        for event, awaited, *_ in (*self._needs(), *drop_needs(self.instance, self.at)):
-            if awaited is not None:
-                waits[id(event)].append(id(awaited))
-        for row in self.rows:
-            for before, after in pairwise([event for event in row if id(event) in names]):
-                if before is not after and before.end <= after.start:
-                    waits[id(after)].append(id(before))
-        for stage, step in enumerate(self.steps):
-            if step is not None:
-                node = -1 if self.instance.barrier is Barrier.GLOBAL else -1 - stage
-                waits[id(step)].append(node)
-                if node not in waits:
-                    waits[node] = [id(gradient) for _, gradient in self._gradients(stage) if gradient is not None]
-        return names, waits
-
-
-def _makespan(rows: Sequence[Sequence[Event]]) -> int:
-    events = [event for row in rows for event in row]
-    return max(e.end for e in events) - min(e.start for e in events) if events else 0
+        needs = [(event, awaited) for event, awaited, *_ in self._needs() if awaited is not None]
+        needs += [(e, awaited) for e, awaited, _ in drop_needs(self.instance, self.at) if awaited is not None]
+        found = circle(update, needs, self.rows)
+        if found is not None:
+            self._report(Code.CYCLE, found)
 
 
 def _interval_fault(event: Event) -> str:

@@ -9,7 +9,7 @@ from zbopt.schedule import Event
 from zbopt.validator.verdict import Code, name_of, shown
 
 At = Mapping[Kind, Sequence[Event | None]]
-"""The event of each task, by kind and place = virtual stage * microbatches + microbatch."""
+"""The event of each task, by kind and place: virtual stages of all iterations in turn, microbatches within each."""
 Report = Callable[[Code, str], None]
 
 FORBIDDEN = {Kind.R: Code.RECOMPUTE_FORBIDDEN}
@@ -25,8 +25,8 @@ def recompute_times(instance: Instance) -> tuple[int | None, ...]:
 
 def check_drops(instance: Instance, at: At, report: Report) -> None:
     """Report every R that is missing, and every op that does not wait for what it needs."""
-    for v, mode in enumerate(instance.recompute or ()):
-        for place in range(v * instance.microbatches, (v + 1) * instance.microbatches):
+    for row, mode in enumerate((instance.recompute or ()) * instance.iterations):
+        for place in range(row * instance.microbatches, (row + 1) * instance.microbatches):
             forward = at[Kind.F][place]
             if mode is Drop.ALWAYS and forward is not None and at[Kind.R][place] is None:
                 report(Code.RECOMPUTE_MISSING, f"{name_of(forward)} is always recomputed, but there is no R of it")
@@ -54,5 +54,5 @@ def drop_needs(instance: Instance, at: At) -> Iterator[tuple[Event, Event | None
 def _lone_weight(instance: Instance, at: At, place: int) -> Event | None:
     """The W that takes the gradient itself, where a virtual stage has no B."""
     backward = instance.backward_ticks
-    has_none = backward is not None and backward[place // instance.microbatches] is None
+    has_none = backward is not None and backward[place // instance.microbatches % len(backward)] is None
     return at[Kind.W][place] if has_none else None

@@ -21,8 +21,9 @@ def peak_memory(instance: Instance, at: At, report: Report) -> tuple[Fraction, .
     amounts = [amount for size in sizes for amount in vars(size).values()] + static
     scale = lcm(*(amount.denominator for amount in amounts))
     changes: list[dict[int, int]] = [defaultdict(int) for _ in range(instance.stages)]
-    for v, stage in enumerate(instance.stage_of):
-        _lifetimes(instance, at, v, {name: int(x * scale) for name, x in vars(sizes[v]).items()}, changes[stage])
+    for row, stage in enumerate(instance.stage_of * instance.iterations):
+        size = vars(sizes[row % instance.virtual_stages])
+        _lifetimes(instance, at, row, {name: int(x * scale) for name, x in size.items()}, changes[stage])
     for net, held in zip(changes, static, strict=True):
         if held:
             net[min(net, default=0)] += int(held * scale)
@@ -58,9 +59,13 @@ def _static(instance: Instance, stage: int) -> Fraction:
     return held
 
 
-def _lifetimes(instance: Instance, at: At, virtual_stage: int, size: dict[str, int], net: dict[int, int]) -> None:
-    """Add the changes by all that a virtual stage's microbatches hold; what nothing releases stays to the end."""
-    for place in range(virtual_stage * instance.microbatches, (virtual_stage + 1) * instance.microbatches):
+def _lifetimes(instance: Instance, at: At, row: int, size: dict[str, int], net: dict[int, int]) -> None:
+    """Add the changes by all that a virtual stage's microbatches hold; what nothing releases stays to the end.
+
+    ``row`` counts virtual stages over all iterations.
+    """
+    virtual_stage = row % instance.virtual_stages
+    for place in range(row * instance.microbatches, (row + 1) * instance.microbatches):
         forward, backward, weight, fused = (at[kind][place] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
         again = at[Kind.R][place]
         if forward is None:
