@@ -203,8 +203,11 @@ class _Placing:
         """Way down the route and back, an R just before its backward and a W just after it: least memory."""
         this = self.graph.tasks[task]
         v = this.virtual_stage or 0
+        if task not in self.on_compute:
+            return (-1, v, 0)
         if this.kind in (Kind.F, Kind.O):
-            return (0 if this.kind is Kind.F else 2, v, 0)
+            # An O first: the next iteration's F would wait for it while an R took the memory.
+            return (0, v if this.kind is Kind.F else -1, 0)
         return (1, -v, (Kind.R, Kind.B, Kind.BW, Kind.W).index(this.kind))
 
     def _fits(self, task: int) -> bool:

@@ -1,4 +1,7 @@
-"""Random small instances with everything that takes time: links, ports, collectives, reductions, iterations, inputs."""
+"""Random small instances with everything that takes time: links, ports, collectives, reductions, iterations, inputs.
+
+Some of them with everything that takes memory too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from random import Random
 from typing import Any
 
 from exact import any_instance
+from random_instances import with_memory
 
 from zbopt.instance import Instance, Kind
 
@@ -21,6 +25,8 @@ def timed_instance(random: Random, *, most_ops: int = 8) -> Instance:
         instance = any_instance(random, most_microbatches=3)
         if instance.stages == 1 and random.random() < 0.8:
             continue
+        if random.random() < 0.3:
+            instance = with_memory(random, instance)
         fields = instance.model_dump()
         if random.random() < 0.4:
             fields["barrier"] = random.choice(("global", "post_validation"))
@@ -50,8 +56,9 @@ def _transfers(random: Random, instance: Instance) -> dict[str, Any]:
         fields |= {"stages_per_node": 2, "node_comm_ticks": random.randint(0, 1)}
     if random.random() < 0.4:
         # A boundary takes memory too: with a cap on top, no schedule might fit.
-        fields |= {"boundary": [random.randint(1, 3) for _ in instance.stage_of], "memory_cap": None}
-        fields |= {"bandwidth": random.choice(("1/2", 1, 2))}
+        if instance.boundary is None:
+            fields |= {"boundary": [random.randint(1, 3) for _ in instance.stage_of], "memory_cap": None}
+        fields["bandwidth"] = random.choice(("1/2", 1, 2))
         if random.random() < 0.5:
             fields["bandwidth_matrix"] = [[random.choice((1, 2, 4)) for _ in stages] for _ in stages]
     if fields["communication"] != "latency" and random.random() < 0.6:

@@ -94,8 +94,8 @@ def test_what_the_validator_refuses_the_model_refuses(number: int) -> None:
 @pytest.mark.parametrize("number", range(BLOCKS))
 def test_the_optimum_is_valid_and_no_bound_is_above_it(number: int) -> None:
     """What the model finds the validator accepts; every closed argument, and stages alone, stay at or below it."""
-    for seed in block(number):
-        instance = instance_of(seed)
+    for seed in block(number)[:8]:
+        instance = timed_instance(Random(f"optimum {seed}"), most_ops=6)
         graph = expand(instance)
         best = proved_optimum(instance)
         formulation = Formulation(whole(graph), best, minimise=False)
@@ -111,7 +111,7 @@ def test_the_optimum_is_valid_and_no_bound_is_above_it(number: int) -> None:
             assert instance.stages == 1 or least(keep_stages(graph, [stage]), best) is not None, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_order_of_microbatches_loses_nothing(seed: int) -> None:
     """[D1, D5] The optimum is the same without the rules that remove schedules."""
     instance = timed_instance(Random(f"order {seed}"), most_ops=4)
