@@ -7,11 +7,18 @@ each leg of the way (forward down and up, gradient down and up), and three rests
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
-from zbopt.graph import TaskGraph
-from zbopt.heuristics.build import NotApplicableError
+from zbopt.graph import TaskGraph, expand
+from zbopt.heuristics.build import CannotFitError, NotApplicableError, Step, schedule_in_order
+from zbopt.heuristics.pack import Packing
 from zbopt.instance import Instance, Kind, placement_of
+from zbopt.schedule import Schedule
+
+ROUNDS = 8
+"""Packings from both ends of an order that is returned; most stop changing after three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +47,34 @@ def require_v(name: str, instance: Instance) -> None:
         )
 
 
+def family(name: str, instance: Instance, blocks: Sequence[Block], whole: int) -> Schedule:
+    """The best of ``blocks`` that need at most ``whole`` microbatches of memory, packed from both ends.
+
+    Each is packed at the instance's own times and, as published, at unit times, whose order is then kept.
+
+    Raises:
+        NotApplicableError: The placement is not v.
+        CannotFitError: A stage's cap is below ``whole`` microbatches, or below what the schedule holds.
+    """
+    require_v(name, instance)
+    sizes = [sum((instance.activation[v] for v in instance.virtual_stages_of(s)), Fraction(0)) for s in _stages(instance)]
+    given = instance.memory_cap or [whole * size for size in sizes]
+    for stage, (cap, size) in enumerate(zip(given, sizes, strict=True)):
+        if min(whole, instance.microbatches) * size > cap:
+            raise CannotFitError(name, stage, min(whole, instance.microbatches) * size, cap)
+    limited = instance.model_copy(update={"memory_cap": tuple(whole * size for size in sizes)})
+    problems = dict.fromkeys((limited, _at_unit_times(limited)))
+    found = [
+        schedule_in_order(name, instance, rows)
+        for problem in problems
+        for block in blocks
+        if (rows := packed(expand(problem), block)) is not None
+    ]
+    ...
+
+
 def repeated(graph: TaskGraph, block: Block) -> list[int]:
-    """The tasks of all microbatches by their time in the repeated block, the backward as B and W where it may be."""
+    """The tasks of all microbatches by their time in the repeated block; of each choice the first option."""
     instance = graph.instance
     gradient, weight = _backward_ticks(instance)
     mean = sum((*instance.forward_ticks, *gradient, *weight)) / (3 * instance.virtual_stages)
@@ -54,9 +87,11 @@ def repeated(graph: TaskGraph, block: Block) -> list[int]:
     timed: list[tuple[float, int]] = []
     for i, task in enumerate(graph.tasks):
         v = task.virtual_stage
-        if v is None or task.microbatch is None or task.kind is (Kind.BW if instance.may_split else None):
+        if v is None or task.microbatch is None or (task.choice is not None and task.option != 0):
             continue
         time = forwards[v] if task.kind is Kind.F else gradients[v]
+        if task.kind is Kind.R:
+            time -= task.duration_ticks
         if task.kind is Kind.W:
             time += gradient[v] + block.weight * period
         timed.append((time + task.microbatch * period, i))

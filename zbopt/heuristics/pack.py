@@ -81,9 +81,11 @@ class Packing:
 
     def _memory(self, runs: Container[int]) -> tuple[list[int], list[int]]:
         """Memory that each task takes at its start, and that it gives back at its end."""
+        options = self.graph.taken(runs)
         taken, given = [0] * len(self.graph.tasks), [0] * len(self.graph.tasks)
         for held in self.graph.residences:
-            if held.first in runs and held.last in runs:
+            there = held.when is None or options[held.when[0]] == held.when[1]
+            if there and held.first in runs and held.last in runs:
                 taken[held.first] += held.amount
                 given[held.last] += held.amount
         return taken, given
