@@ -14,9 +14,13 @@ from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
 from zbopt.heuristics.list_schedule import list_schedule
 from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
+from zbopt.heuristics.one_f_one_b_v import one_f_one_b_v
 from zbopt.heuristics.v_auto import v_auto
+from zbopt.heuristics.v_half import v_half
+from zbopt.heuristics.v_min import v_min
 from zbopt.heuristics.zb_auto import zb_auto
 from zbopt.heuristics.zb_handcrafted import zb_h1, zb_h2
+from zbopt.heuristics.zb_v import zb_v
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 
@@ -29,6 +33,10 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "zb-h1": zb_h1,
         "zb-h2": zb_h2,
         "zb-auto": zb_auto,
+        "1f1b-v": one_f_one_b_v,
+        "v-min": v_min,
+        "v-half": v_half,
+        "zb-v": zb_v,
         "v-auto": v_auto,
         "list": list_schedule,
     }

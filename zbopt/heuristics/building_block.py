@@ -7,14 +7,25 @@ each leg of the way (forward down and up, gradient down and up), and three rests
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
-from zbopt.graph import TaskGraph, expand
-from zbopt.heuristics.build import CannotFitError, NotApplicableError, Step, schedule_in_order
-from zbopt.heuristics.pack import Packing
+from zbopt.graph import Key, TaskGraph, expand
+from zbopt.heuristics.build import (
+    CannotFitError,
+    NotApplicableError,
+    Step,
+    backward_steps,
+    require_kept_activations,
+    require_only_ops,
+    schedule_in_order,
+)
+from zbopt.heuristics.pack import Packing, Starts, packed_order
+from zbopt.heuristics.patience import OutOfTimeError, check
 from zbopt.instance import Instance, Kind, placement_of
+from zbopt.memory import static_memory, whole_memory
 from zbopt.schedule import Schedule
 
 ROUNDS = 8
@@ -47,30 +58,101 @@ def require_v(name: str, instance: Instance) -> None:
         )
 
 
-def family(name: str, instance: Instance, blocks: Sequence[Block], whole: int) -> Schedule:
+def family(
+    name: str, instance: Instance, blocks: Sequence[Block], whole: int, *, in_one_piece: bool = False
+) -> Schedule:
     """The best of ``blocks`` that need at most ``whole`` microbatches of memory, packed from both ends.
 
     Each is packed at the instance's own times and, as published, at unit times, whose order is then kept.
 
+    Args:
+        name: The heuristic's name, for provenance and errors.
+        instance: The problem.
+        blocks: What to repeat.
+        whole: Microbatches that the family holds on each stage.
+        in_one_piece: The backward is BW, or where there is none, B and W back to back.
+
     Raises:
-        NotApplicableError: The placement is not v.
+        NotApplicableError: The placement is not v, or more than the ops of one step has to be placed.
         CannotFitError: A stage's cap is below ``whole`` microbatches, or below what the schedule holds.
     """
     require_v(name, instance)
-    sizes = [sum((instance.activation[v] for v in instance.virtual_stages_of(s)), Fraction(0)) for s in _stages(instance)]
-    given = instance.memory_cap or [whole * size for size in sizes]
-    for stage, (cap, size) in enumerate(zip(given, sizes, strict=True)):
-        if min(whole, instance.microbatches) * size > cap:
-            raise CannotFitError(name, stage, min(whole, instance.microbatches) * size, cap)
-    limited = instance.model_copy(update={"memory_cap": tuple(whole * size for size in sizes)})
-    problems = dict.fromkeys((limited, _at_unit_times(limited)))
-    found = [
-        schedule_in_order(name, instance, rows)
-        for problem in problems
-        for block in blocks
-        if (rows := packed(expand(problem), block)) is not None
-    ]
-    ...
+    require_only_ops(name, instance)
+    require_kept_activations(name, instance)
+    kept = min(whole, instance.microbatches)
+    needs = [static_memory(instance, s) + kept * _one_microbatch(instance, s) for s in range(instance.stages)]
+    for stage, (cap, needed) in enumerate(zip(instance.memory_cap or needs, needs, strict=True)):
+        if needed > cap:
+            raise CannotFitError(name, stage, needed, cap)
+    limited = (_fused(instance) if in_one_piece else instance).model_copy(update={"memory_cap": tuple(needs)})
+    found = _packed_in_two_ways(limited, blocks)
+    if not found:
+        raise NotApplicableError(f"{name}: its blocks hold more than {whole} microbatches at these times; take v-auto")
+    packing, starts = min(found, key=lambda one: one[0].value(one[1]))
+    rows = [list(_as_given(instance, row)) for row in packing.steps(starts)]
+    return schedule_in_order(name, instance, rows, gradient_after_weight=in_one_piece)
+
+
+def _packed_in_two_ways(instance: Instance, blocks: Sequence[Block]) -> list[tuple[Packing, Starts]]:
+    """Each block at the instance's own times, and the order that it has at unit times."""
+    graph, found = expand(instance), []
+    with suppress(OutOfTimeError):
+        for block in blocks:
+            found.append(packed_block(graph, block, ROUNDS))
+        unit = _at_unit_times(instance)
+        unit_graph = expand(unit)
+        for block in blocks if unit != instance else ():
+            packed = packed_block(unit_graph, block, ROUNDS)
+            if packed is not None:
+                rows = [[graph.index[Key(*step)] for step in row] for row in packed[0].steps(packed[1])]
+                found.append(packed_order(graph, rows, ROUNDS))
+    if not found:
+        check()
+    return list(filter(None, found))
+
+
+def _fused(instance: Instance) -> Instance:
+    """The instance with BW alone, as long as B and W where it has none."""
+    fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
+    gradient, weight = _backward_ticks(instance)
+    ticks = tuple(g + w if f is None else f for f, g, w in zip(fused, gradient, weight, strict=True))
+    return instance.model_copy(update={"fused_backward_ticks": ticks, "backward_ticks": None, "weight_ticks": None})
+
+
+def _as_given(instance: Instance, row: Iterable[Step]) -> Iterator[Step]:
+    """``row`` with each BW that the instance does not have as B and W."""
+    for kind, virtual_stage, microbatch in row:
+        if kind is Kind.BW:
+            yield from backward_steps(instance, virtual_stage, microbatch)
+        else:
+            yield kind, virtual_stage, microbatch
+
+
+def _one_microbatch(instance: Instance, stage: int) -> Fraction:
+    return sum((whole_memory(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
+
+
+def _at_unit_times(instance: Instance) -> Instance:
+    """F = B = W = 1 and BW = 2 ticks, without communication: what the published blocks were made for."""
+    times = {
+        field: None if given is None else tuple(None if ticks is None else unit for ticks in given)
+        for field, unit in (
+            ("forward_ticks", 1),
+            ("backward_ticks", 1),
+            ("weight_ticks", 1),
+            ("fused_backward_ticks", 2),
+        )
+        for given in (getattr(instance, field),)
+    }
+    return instance.model_copy(update={**times, "comm_ticks": 0})
+
+
+def packed_block(graph: TaskGraph, block: Block, rounds: int) -> tuple[Packing, Starts] | None:
+    """The block repeated and packed, from both ends ``rounds`` times; ``None`` where it does not fit the cap."""
+    order = repeated(graph, block)
+    packing = Packing(graph, order)
+    starts = packing.forward(order)
+    return None if starts is None else (packing, packing.justified(starts, rounds))
 
 
 def repeated(graph: TaskGraph, block: Block) -> list[int]:

@@ -14,8 +14,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zbopt.graph import TaskGraph
+from zbopt.heuristics.build import Step
 from zbopt.heuristics.patience import check, is_over
 from zbopt.instance import Objective
+from zbopt.timing import earliest_starts
 
 Starts = dict[int, int]
 """Start of each task that runs, in ticks."""
@@ -104,11 +106,14 @@ class Packing:
                 offsets[self.ahead.stage[i]] = heads[i]
         return offsets
 
-    def rows(self, starts: Mapping[int, int]) -> list[list[int]]:
-        """For each stage, its tasks in the order of ``starts``."""
-        rows: list[list[int]] = [[] for _ in self.caps]
+    def steps(self, starts: Mapping[int, int]) -> list[list[Step]]:
+        """For each stage, its ops in the order of ``starts``."""
+        rows: list[list[Step]] = [[] for _ in self.caps]
         for i in sorted(starts, key=lambda i: (starts[i], self.ahead.duration[i], i)):
-            rows[self.ahead.stage[i]].append(i)
+            task = self.graph.tasks[i]
+            assert task.virtual_stage is not None
+            assert task.microbatch is not None
+            rows[task.stage].append((task.kind, task.virtual_stage, task.microbatch))
         return rows
 
     def value(self, starts: Mapping[int, int]) -> int:
@@ -170,6 +175,10 @@ class _Line:
     def place(self, ready: int, ticks: int) -> int:
         """Occupy the earliest ``ticks`` free from ``ready`` on; their start."""
         starts, ends = self.starts, self.ends
+        if not ends or ends[-1] <= ready:
+            starts.append(ready)
+            ends.append(ready + ticks)
+            return ready
         position = bisect_right(ends, ready)
         while position < len(starts) and starts[position] - ready < ticks:
             ready = max(ready, ends[position])
@@ -197,41 +206,57 @@ class _Line:
         self.level += amount
 
 
-def _pack(side: Side, caps: Sequence[int], order: Iterable[int], release: Sequence[int]) -> Starts | None:
-    lines = [_Line() for _ in caps]
-    waiting: list[list[tuple[int, int]]] = [[] for _ in caps]
-    starts: Starts = {}
+def packed_order(graph: TaskGraph, rows: Sequence[Sequence[int]], rounds: int) -> tuple[Packing, Starts]:
+    """An order of the tasks of each stage, packed from both ends ``rounds`` times at most."""
+    earliest = earliest_starts(graph, rows)
+    packing = Packing(graph, sorted(earliest, key=lambda i: (earliest[i], graph.tasks[i].duration_ticks, i)))
+    return packing, packing.justified(earliest, rounds)
 
-    def put(i: int, room: int) -> None:
-        stage = side.stage[i]
-        line, ready = lines[stage], max(room, release[stage])
-        for before, lag in side.inputs[i]:
-            ready = max(ready, starts[before] + side.duration[before] + lag)
-        starts[i] = start = line.place(ready, side.duration[i])
-        if side.takes[i]:
-            line.change(start, side.takes[i])
-        if side.gives[i]:
-            line.change(start + side.duration[i], -side.gives[i])
-        for last in side.frees[i]:
+
+def _pack(side: Side, caps: Sequence[int], order: Iterable[int], release: Sequence[int]) -> Starts | None:
+    duration, inputs, takes, gives, frees = side.duration, side.inputs, side.takes, side.gives, side.frees
+    lines = [_Line() for _ in caps]
+    line_of = [lines[stage] for stage in side.stage]
+    waiting: list[list[tuple[int, int]]] = [[] for _ in caps]
+    ends: Starts = {}
+
+    def put(i: int, ready: int) -> None:
+        line, ticks = line_of[i], duration[i]
+        start = line.place(ready, ticks)
+        ends[i] = start + ticks
+        if takes[i]:
+            line.change(start, takes[i])
+        if gives[i]:
+            line.change(start + ticks, -gives[i])
+        for last in frees[i]:
             heapq.heappush(waiting[side.stage[last]], (start, last))
 
-    def room_for(i: int) -> int | None:
+    def ready_at(i: int) -> int:
+        ready = release[side.stage[i]]
+        for before, lag in inputs[i]:
+            if ends[before] + lag > ready:
+                ready = ends[before] + lag
+        return ready
+
+    def room_for(i: int, ready: int) -> int | None:
         """When memory has room for ``i`` for good; ops that nothing waits for go first where it is short."""
-        stage = side.stage[i]
-        most, queue = caps[stage] - side.takes[i], waiting[stage]
-        ready = max((starts[b] + side.duration[b] + lag for b, lag in side.inputs[i]), default=0)
-        room = lines[stage].room_from(most)
+        line, queue, most = line_of[i], waiting[side.stage[i]], caps[side.stage[i]] - takes[i]
+        room = line.room_from(most)
         while queue and (room is None or room > ready):
             _, last = heapq.heappop(queue)
-            if last not in starts:
-                put(last, 0)
-                room = lines[stage].room_from(most)
+            if last not in ends:
+                put(last, ready_at(last))
+                room = line.room_from(most)
         return room
 
     for i in order:
-        if i not in starts:
-            room = room_for(i) if side.takes[i] else 0
+        if i in ends:
+            continue
+        ready = ready_at(i)
+        if takes[i]:
+            room = room_for(i, ready)
             if room is None:
                 return None
-            put(i, room)
-    return starts
+            ready = max(ready, room)
+        put(i, ready)
+    return {i: end - duration[i] for i, end in ends.items()}

@@ -10,20 +10,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from zbopt.graph import Key, TaskGraph, expand
-from zbopt.heuristics.build import Step, require_kept_activations, require_only_ops, schedule_in_order
-from zbopt.heuristics.building_block import Block, repeated, require_v
+from zbopt.graph import Key, expand
+from zbopt.heuristics.build import require_kept_activations, require_only_ops, schedule_in_order
+from zbopt.heuristics.building_block import ROUNDS, Block, packed_block, require_v
 from zbopt.heuristics.list_schedule import list_orders
-from zbopt.heuristics.pack import Packing, Starts
+from zbopt.heuristics.pack import packed_order
 from zbopt.heuristics.patience import OutOfTimeError
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
-from zbopt.timing import earliest_starts
 
 _MOST_OPS = 200_000
 """Ops to pack over all blocks: about a second."""
-_ROUNDS = 8
-"""Packings from both ends of what is returned; most stop changing after three."""
 
 
 def v_auto(instance: Instance) -> Schedule:
@@ -40,41 +37,12 @@ def v_auto(instance: Instance) -> Schedule:
     require_only_ops("v-auto", instance)
     require_kept_activations("v-auto", instance)
     graph = expand(instance)
-    found = [_from_list(graph)]
+    rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", instance)]
+    found = [packed_order(graph, rows, ROUNDS)]
     with suppress(OutOfTimeError):
-        packed = (_from_block(graph, block, _ROUNDS) for block in _best_blocks(instance))
-        found.extend(best for best in packed if best is not None)
-    _, rows = min(found, key=lambda one: one[0])
-    return schedule_in_order("v-auto", instance, [[_step(graph, i) for i in row] for row in rows])
-
-
-def _step(graph: TaskGraph, i: int) -> Step:
-    task = graph.tasks[i]
-    assert task.virtual_stage is not None
-    assert task.microbatch is not None
-    return task.kind, task.virtual_stage, task.microbatch
-
-
-def _from_list(graph: TaskGraph) -> tuple[int, list[list[int]]]:
-    rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", graph.instance)]
-    return _packed(graph, earliest_starts(graph, rows), _ROUNDS)
-
-
-def _packed(graph: TaskGraph, starts: Starts, rounds: int) -> tuple[int, list[list[int]]]:
-    packing = Packing(graph, sorted(starts, key=lambda i: (starts[i], graph.tasks[i].duration_ticks, i)))
-    better = packing.justified(starts, rounds)
-    return packing.value(better), packing.rows(better)
-
-
-def _from_block(graph: TaskGraph, block: Block, rounds: int) -> tuple[int, list[list[int]]] | None:
-    """Value and order of a block packed from both ends; ``None`` where it does not fit the cap."""
-    order = repeated(graph, block)
-    packing = Packing(graph, order)
-    starts = packing.forward(order)
-    if starts is None:
-        return None
-    better = packing.justified(starts, rounds)
-    return packing.value(better), packing.rows(better)
+        found.extend(filter(None, (packed_block(graph, block, ROUNDS) for block in _best_blocks(instance))))
+    packing, starts = min(found, key=lambda one: one[0].value(one[1]))
+    return schedule_in_order("v-auto", instance, packing.steps(starts))
 
 
 def _best_blocks(instance: Instance) -> list[Block]:
@@ -86,8 +54,8 @@ def _best_blocks(instance: Instance) -> list[Block]:
 
     def value(block: Block) -> float:
         if block not in values and len(values) < evaluations:
-            found = _from_block(graph, block, 1)
-            values[block] = float("inf") if found is None else found[0]
+            found = packed_block(graph, block, 1)
+            values[block] = float("inf") if found is None else found[0].value(found[1])
         return values.get(block, float("inf"))
 
     best = min(_FIRST, key=value)
