@@ -222,3 +222,20 @@ def test_last_words_are_in_the_error() -> None:
     refused = order(HARD, 600).model_copy(update={"workers": -3})
     with pytest.raises(SolverDiedError, match=r"^the solver's process ended with exit code 1: .*"):
         list(run(refused))
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.4, 1.5])
+def test_kill_of_the_published_program(delay_s: float, at_start: Callable[..., list[Popen]]) -> None:
+    """The other engine is under the same watch. It has no bound but its own, so that there may be none yet."""
+
+    def shoot(process: Popen) -> None:
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGKILL)
+
+    processes = at_start(shoot)
+    result = solve(HARD, time_limit_s=60, engine="milp")
+    assert result.schedule is not None
+    assert validate(HARD, result.schedule).violations == ()
+    assert (result.status, result.fault) == (Status.FEASIBLE, "the solver's process was killed by signal 9")
+    assert result.bound.proved_by in ("bound:none", "milp")
+    assert [gone(process) for process in processes] == [True]
