@@ -26,7 +26,7 @@ from zbopt.kinds import (
     ReductionOccupies,
     TransferOccupies,
 )
-from zbopt.memory_fields import PER_STAGE, PER_VIRTUAL_STAGE, check_memory, fill_memory
+from zbopt.memory_fields import PER_STAGE, PER_VIRTUAL_STAGE, MemoryFields, check_memory, fill_memory
 from zbopt.placement import placement_of
 from zbopt.quantities import (
     MAX_AMOUNT,
@@ -35,7 +35,6 @@ from zbopt.quantities import (
     MAX_STAGES,
     MAX_TICKS,
     Amount,
-    Amounts,
     Rational,
     Ticks,
     number,
@@ -80,7 +79,7 @@ _PER_VIRTUAL_STAGE = (
 _PER_STAGE = ("optimizer_ticks", *PER_STAGE)
 
 
-class Instance(CommunicationFields, UpdateFields):
+class Instance(CommunicationFields, MemoryFields, UpdateFields):
     """One scheduling problem. Frozen; unknown fields are refused.
 
     A scalar given for a list field stands for every virtual stage (or stage), in files too. Times are in ticks.
@@ -120,39 +119,6 @@ class Instance(CommunicationFields, UpdateFields):
     weight_share: tuple[Annotated[Amount, Field(le=1)], ...] = Field(
         description="Share of the activation that is held until the end of W, by virtual stage; the rest goes at "
         "the end of B."
-    )
-    gradient_state: Amounts | None = Field(
-        None, description="Memory that B adds and that is held until the end of W, by virtual stage; null: none."
-    )
-    boundary: Amounts | None = Field(
-        None,
-        description="Memory of F's output, and of its gradient, by virtual stage; null: none. The stage of F holds the "
-        "output, the stage of the next F its copy as input, both from their F until the gradient is taken.",
-    )
-    receive_buffers: Annotated[int, Field(ge=0, strict=True)] | Literal["all"] | None = Field(
-        None,
-        description="Microbatches for which a stage keeps receive buffers through the whole step, a boundary each for "
-        "what it receives; null: none.",
-    )
-    parameters: Amounts | None = Field(None, description="Memory of the parameters, by stage; null: not counted.")
-    gradients: Amounts | None = Field(None, description="Memory of their gradients, by stage; null: not counted.")
-    optimizer_state: Amounts | None = Field(
-        None, description="Memory of the optimizer's state, by stage; null: not counted."
-    )
-    workspace: Amounts | None = Field(None, description="Memory that ops need while they run, by stage; null: none.")
-    reserve: Amounts | None = Field(None, description="Memory lost to the allocator, by stage; null: none.")
-    memory_unit: Literal["activation", "B", "KiB", "MiB", "GiB"] = Field(
-        "activation", description="What amounts of memory count: a word for pages and files, no meaning to the solver."
-    )
-    recompute: tuple[Drop, ...] | None = Field(
-        None,
-        description="Whether F drops its activation at its end and R makes it again, by virtual stage; null: never.",
-    )
-    recompute_ticks: tuple[Ticks, ...] | None = Field(
-        None, description="Time of R, by virtual stage; default that of F."
-    )
-    checkpoint: Amounts | None = Field(
-        None, description="What stays of an activation from the end of F to the start of R, by virtual stage; null: 0."
     )
     objective: Objective = Objective.MAKESPAN
     barrier: Barrier = Barrier.NONE

@@ -9,7 +9,8 @@ class Kind(StrEnum):
     """What an event does (DESIGN section 1): the zero-bubble papers' letters.
 
     ``SEND_F`` hands an activation to the next virtual stage, ``SEND_B`` a gradient to the one before; both belong to
-    the virtual stage that sends. ``G`` reduces a virtual stage's gradients over data parallel replicas.
+    the virtual stage that sends. ``G`` reduces a virtual stage's gradients over data parallel replicas. ``R`` computes
+    a dropped activation again; ``OUT`` takes one to the host, and ``IN`` brings it back.
     """
 
     F = "F"
@@ -21,6 +22,8 @@ class Kind(StrEnum):
     G = "G"
     SEND_F = "SEND_F"
     SEND_B = "SEND_B"
+    OUT = "OUT"
+    IN = "IN"
 
 
 COMPUTE = frozenset({Kind.F, Kind.B, Kind.W, Kind.BW, Kind.R, Kind.O})

@@ -11,7 +11,7 @@ from zbopt.instance import Instance, Kind
 from zbopt.memory import Part, Tensor, Way, memory_scale, parts, static_parts
 from zbopt.schedule import Event
 
-_WAY_OF = {Kind.R: Way.RECOMPUTE}
+_WAY_OF = {Kind.R: Way.RECOMPUTE, Kind.OUT: Way.OFFLOAD, Kind.IN: Way.OFFLOAD}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ models/formulation.md, [C4]. The task graph, the heuristics and the ledger read 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -22,6 +22,7 @@ class Way(StrEnum):
 
     KEEP = "keep"
     RECOMPUTE = "recompute"
+    OFFLOAD = "offload"
 
 
 class Tensor(StrEnum):
@@ -49,27 +50,30 @@ class Part:
     last: Kind
 
 
-_DROPS = {Way.RECOMPUTE: (Kind.F, Kind.R)}
+_DROPS = {Way.RECOMPUTE: (Kind.F, Kind.R), Way.OFFLOAD: (Kind.OUT, Kind.IN)}
 """For each way that drops an activation, the op at whose end it goes, and the one that brings it back."""
 
 
 def ways(instance: Instance, virtual_stage: int) -> tuple[Way, ...]:
     """What may become of an activation on ``virtual_stage``; keeping it first, where that is allowed."""
-    modes = {Way.RECOMPUTE: Drop.NEVER if instance.recompute is None else instance.recompute[virtual_stage]}
+    modes = {
+        way: Drop.NEVER if rows is None else rows[virtual_stage]
+        for way, rows in ((Way.RECOMPUTE, instance.recompute), (Way.OFFLOAD, instance.offload))
+    }
     always = [way for way, mode in modes.items() if mode is Drop.ALWAYS]
     return tuple(always) or (Way.KEEP, *(way for way, mode in modes.items() if mode is Drop.CHOOSE))
 
 
 def chooses(instance: Instance) -> bool:
     """Whether some activation's way is for the schedule to choose."""
-    return any(mode is Drop.CHOOSE for modes in (instance.recompute,) for mode in modes or ())
+    return any(mode is Drop.CHOOSE for modes in (instance.recompute, instance.offload) for mode in modes or ())
 
 
 def left(instance: Instance, virtual_stage: int, way: Way) -> Fraction:
     """What stays of an activation while it is dropped; all of it where it is kept."""
     if way is Way.KEEP:
         return instance.activation[virtual_stage]
-    return _of(instance.checkpoint, virtual_stage)
+    return _of(instance.checkpoint if way is Way.RECOMPUTE else instance.offload_rest, virtual_stage)
 
 
 def parts(instance: Instance, virtual_stage: int, way: Way, *, fused: bool) -> tuple[Part, ...]:
@@ -167,6 +171,11 @@ def least_left(instance: Instance, virtual_stage: int) -> Fraction:
     return whole_memory(instance, virtual_stage) - instance.activation[virtual_stage] + dropped
 
 
+def dropped_by(instance: Instance, virtual_stage: int) -> Way:
+    """The way that drops an activation of ``virtual_stage``, R before OUT where both do; keep: none does."""
+    return next((way for way in ways(instance, virtual_stage) if way is not Way.KEEP), Way.KEEP)
+
+
 def added_by_b(instance: Instance, virtual_stage: int) -> Fraction:
     """What B adds on ``virtual_stage``; nothing where there is no B."""
     split = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is not None
@@ -197,7 +206,14 @@ def memory_scale(instance: Instance) -> int:
     held = [a * share for a, share in zip(instance.activation, instance.weight_share, strict=True)]
     amounts = [*instance.activation, *held]
     for field in (
-        *(instance.memory_cap, instance.checkpoint, instance.boundary, instance.gradient_state, instance.parameters),
+        *(
+            instance.memory_cap,
+            instance.checkpoint,
+            instance.offload_rest,
+            instance.boundary,
+            instance.gradient_state,
+            instance.parameters,
+        ),
         *(instance.gradients, instance.optimizer_state, instance.workspace, instance.reserve),
     ):
         amounts += field or ()
@@ -209,25 +225,37 @@ def _of(amounts: tuple[Fraction, ...] | None, place: int) -> Fraction:
 
 
 def with_drops(
-    instance: Instance, steps: Iterable[tuple[Kind, int, int]], dropped: Container[int] = ()
+    instance: Instance, steps: Iterable[tuple[Kind, int, int]], way_of: Mapping[int, Way] | None = None
 ) -> list[tuple[Kind, int, int]]:
     """An order of one stage's (kind, virtual stage, microbatch) with an R before each backward that needs one.
 
     Args:
         instance: The problem.
         steps: The order; a microbatch whose R is there already keeps it where it is.
-        dropped: Virtual stages that drop all activations although the instance lets the schedule choose.
+        way_of: What becomes of all activations of a virtual stage that has no R in ``steps``; ``None``: what the
+            instance allows first.
     """
     steps = list(steps)
+    way = {v: ways(instance, v)[0] if way_of is None else way_of[v] for v in {v for _, v, _ in steps}}
     there = {(v, j) for kind, v, j in steps if kind is Kind.R}
-    drops = [
-        Way.KEEP not in (found := ways(instance, v)) or (v in dropped and Way.RECOMPUTE in found)
-        for v in range(instance.virtual_stages)
-    ]
     order = []
     for kind, v, j in steps:
         has_b = kind is Kind.W and instance.backward_ticks is not None and instance.backward_ticks[v] is not None
-        if drops[v] and (v, j) not in there and kind in (Kind.B, Kind.BW, Kind.W) and not has_b:
+        takes = kind in (Kind.B, Kind.BW, Kind.W) and not has_b
+        if takes and way[v] is Way.RECOMPUTE and (v, j) not in there:
             order.append((Kind.R, v, j))
-        order.append((kind, v, j))
+        if kind is not Kind.R or way[v] is not Way.OFFLOAD:
+            order.append((kind, v, j))
     return order
+
+
+def with_ways(instance: Instance, way_of: Mapping[int, Way]) -> Instance:
+    """``instance`` with offloading decided: always on the virtual stages of that way, never on others."""
+    if instance.offload is None:
+        return instance
+    out = [way_of[v] is Way.OFFLOAD for v in range(instance.virtual_stages)]
+    update = {"offload": tuple(Drop.ALWAYS if taken else Drop.NEVER for taken in out)}
+    if instance.recompute is not None:
+        modes = zip(instance.recompute, out, strict=True)
+        update["recompute"] = tuple(Drop.NEVER if taken else mode for mode, taken in modes)
+    return instance.model_copy(update=update)

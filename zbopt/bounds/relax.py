@@ -70,7 +70,7 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
 
 def _is_kept(graph: TaskGraph, task: Task, stages: Collection[int]) -> bool:
     """Ops of the stages, and what else belongs to one; a transfer only where it may keep its stage busy."""
-    if task.kind in COMPUTE or task.kind is Kind.G:
+    if task.kind in COMPUTE or task.kind in (Kind.G, Kind.OUT, Kind.IN):
         return task.stage in stages
     instance = graph.instance
     assert task.virtual_stage is not None, "a transfer belongs to the virtual stage that sends"

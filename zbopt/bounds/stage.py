@@ -46,8 +46,17 @@ class Slices:
     def again(self, virtual_stage: int) -> int:
         """Time of R where every activation is recomputed, else 0."""
         instance = self.instance
-        always = Way.KEEP not in ways(instance, virtual_stage)
+        always = ways(instance, virtual_stage) == (Way.RECOMPUTE,)
         return instance.recompute_ticks[virtual_stage] if always and instance.recompute_ticks is not None else 0
+
+    def brought_back(self, virtual_stage: int) -> int:
+        """Least time from the end of F to the backward: R, or OUT and IN, where every activation is dropped so."""
+        instance = self.instance
+        if ways(instance, virtual_stage) != (Way.OFFLOAD,):
+            return self.again(virtual_stage)
+        assert instance.offload_ticks is not None
+        assert instance.reload_ticks is not None
+        return instance.offload_ticks[virtual_stage] + instance.reload_ticks[virtual_stage]
 
     def work(self, stage: int) -> int:
         """Least time that one microbatch takes on ``stage``."""
@@ -64,13 +73,13 @@ class Slices:
 
     @cached_property
     def round_trips(self) -> tuple[int, ...]:
-        """Least time from the start of F until its gradient has arrived on the same virtual stage and R has run."""
+        """Least time from the start of F until its gradient has come to the same virtual stage and R or IN has run."""
         last = self.instance.virtual_stages - 1
-        trips = [self.forward(last) + self.again(last)]
+        trips = [self.forward(last) + self.brought_back(last)]
         for v in range(last - 1, -1, -1):
             lags = self.instance.lag_ticks(v, v + 1) + self.instance.lag_ticks(v + 1, v)
             onward = trips[-1] + self.gradient(v + 1) + lags
-            trips.append(self.forward(v) + max(onward, self.again(v)))
+            trips.append(self.forward(v) + max(onward, self.brought_back(v)))
         return tuple(reversed(trips))
 
     @cached_property

@@ -20,7 +20,7 @@ from zbopt.memory import chooses, ways
 
 _GRADIENT = "gradient"
 """Class of B and BW together: exactly one of them runs for each microbatch."""
-_CHAINED = (Kind.W, Kind.R)
+_CHAINED = (Kind.W, Kind.R, Kind.OUT, Kind.IN)
 """Kinds of which a microbatch may run none."""
 _MOST_WAYS = 2**40
 """Combinations of ways over all virtual stages that [D9] can number."""
@@ -271,7 +271,7 @@ class Formulation:
         self._microbatches_in_order(apart)
 
     def _microbatches_in_order(self, apart: Sequence[cp_model.IntVar] | None) -> None:
-        """[D1] Each virtual stage runs F, R, the gradients (B or BW) and W in microbatch order.
+        """[D1] Each virtual stage runs F, R, OUT, IN, the gradients (B or BW) and W in microbatch order.
 
         Args:
             apart: [D9] For each microbatch but the last, whether the next one need not follow it; ``None``: it must.

@@ -15,6 +15,8 @@ _TIMES = (
     "weight_ticks",
     "fused_backward_ticks",
     "recompute_ticks",
+    "offload_ticks",
+    "reload_ticks",
     "optimizer_ticks",
     "reduction_ticks",
     "input_ready_ticks",

@@ -25,7 +25,7 @@ from zbopt.instance import Kind, Objective
 from zbopt.memory import chooses
 from zbopt.repeat import Run, unrolled
 from zbopt.result import Bound
-from zbopt.timing import best_starts, link_orders, stage_orders
+from zbopt.timing import as_started, best_starts, link_orders, stage_orders
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ class Search:
 
 def tightened(graph: TaskGraph, starts: Mapping[int, int]) -> tuple[int, dict[int, int]]:
     """(objective value, starts) after giving the order of ``starts`` its best times."""
-    best = best_starts(graph, stage_orders(graph, starts), link_orders(graph, starts))
+    best = best_starts(as_started(graph, starts), stage_orders(graph, starts), link_orders(graph, starts))
     return objective_value(graph, best), best
 
 

@@ -16,7 +16,7 @@ def expand(instance: Instance) -> TaskGraph:
     return _Expansion(instance).graph()
 
 
-_DROPPED_BY = {Kind.R: Way.RECOMPUTE}
+_DROPPED_BY = {Kind.R: Way.RECOMPUTE, Kind.OUT: Way.OFFLOAD, Kind.IN: Way.OFFLOAD}
 """The way that an op is there for."""
 
 
@@ -107,7 +107,12 @@ class _Expansion:
         choice = None
         if len(allowed) > 1:
             choice = self.way_of[virtual_stage, microbatch, self.iteration] = self._choice(len(allowed))
-        for kind, times in ((Kind.R, instance.recompute_ticks),):
+        times_of = (
+            (Kind.R, instance.recompute_ticks),
+            (Kind.OUT, instance.offload_ticks),
+            (Kind.IN, instance.reload_ticks),
+        )
+        for kind, times in times_of:
             if times is not None and _DROPPED_BY[kind] in allowed:
                 option = allowed.index(_DROPPED_BY[kind])
                 stage = instance.stage_of[virtual_stage]
@@ -166,8 +171,10 @@ class _Expansion:
         if inputs:
             self._edges(inputs, weight)
         again = self._at(virtual_stage, microbatch, Kind.R)
-        self._edges(forward, again)
-        self._edges(again, takers)
+        out, back = (self._at(virtual_stage, microbatch, kind) for kind in (Kind.OUT, Kind.IN))
+        self._edges(forward, [*again, *out])
+        self._edges(out, back)
+        self._edges([*again, *back], takers)
 
     def _edges(self, before: Iterable[int], after: Iterable[int], lag: int = 0) -> None:
         self.precedences.extend(Precedence(b, a, lag) for b in before for a in after)

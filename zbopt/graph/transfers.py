@@ -28,7 +28,7 @@ class Transfers:
 
     def links(self) -> Iterator[Link]:
         """Every exclusive resource beside the stages' compute that more than one task uses."""
-        found = [*self._directed(), *self._ports(), *self._streams(), *self._reductions()]
+        found = [*self._directed(), *self._ports(), *self._streams(), *self._reductions(), *self._hosts()]
         yield from (link for link in found if len(link.uses) > 1)
 
     def _whole(self, i: int) -> Use:
@@ -79,6 +79,17 @@ class Transfers:
         for place, row in rows.items():
             stages = tuple(range(place * size, min(self.instance.stages, (place + 1) * size)))
             yield Link(f"reduction {place}", stages, tuple(map(self._whole, row)))
+
+    def _hosts(self) -> Iterator[Link]:
+        """[M4] OUT and IN of stages that share a link to the host go one at a time."""
+        link_of = self.instance.host_link or tuple(range(self.instance.stages))
+        rows: dict[int, list[int]] = defaultdict(list)
+        for i, task in enumerate(self.tasks):
+            if task.kind in (Kind.OUT, Kind.IN):
+                rows[link_of[task.stage]].append(i)
+        for link, row in rows.items():
+            stages = tuple(stage for stage, of in enumerate(link_of) if of == link)
+            yield Link(f"host {link}", stages, tuple(map(self._whole, row)))
 
     def channels(self) -> Iterator[Channel]:
         """[T2] From one stage to another, transfers go in the order in which their contents are produced."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Literal
 
 from zbopt.heuristics.build import CannotFitError
-from zbopt.heuristics.dispatch import Costs, Dispatched, Rule, dispatch
+from zbopt.heuristics.costs import Costs
+from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
 from zbopt.heuristics.patience import OutOfTimeError, limited, never
 from zbopt.instance import Instance
 from zbopt.memory import chooses

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from zbopt.graph import Key, Precedence, TaskGraph, expand
 from zbopt.instance import Instance, Kind
-from zbopt.memory import Way, ways, with_drops
+from zbopt.memory import Way, ways, with_drops, with_ways
 from zbopt.metrics import figures
 from zbopt.schedule import Provenance, Schedule, versions
-from zbopt.timing import best_starts, orders_of_steps, schedule_of
+from zbopt.timing import best_starts, orders_of_steps, running, schedule_of, within_cap
 
 Step = tuple[Kind, int, int]
 """One op of an order: kind, virtual stage, microbatch."""
@@ -62,7 +62,7 @@ def require_kept_activations(name: str, instance: Instance) -> None:
     """Raise ``NotApplicableError`` where an activation is or may be dropped before its backward."""
     if any(ways(instance, v) != (Way.KEEP,) for v in range(instance.virtual_stages)):
         raise NotApplicableError(
-            f"{name}: it keeps activations until their backward, and recompute is not never; take list"
+            f"{name}: it keeps activations until their backward, and recompute or offload is not never; take list"
         )
 
 
@@ -98,26 +98,41 @@ def schedule_in_order(
         DeadlockError: The orders contradict the precedences.
     """
     rows = [list(order) for order in orders]
-    dropped: set[int] = set()
+    way_of = {v: ways(instance, v)[0] for v in range(instance.virtual_stages)}
     while True:
         try:
-            return _in_order(name, instance, rows, dropped, gradient_after_weight=gradient_after_weight)
+            return _in_order(name, instance, rows, way_of, gradient_after_weight=gradient_after_weight)
         except CannotFitError as fault:
-            there = {v for v in instance.virtual_stages_of(fault.stage) if len(ways(instance, v)) > 1}
-            if there <= dropped:
+            further = dict(_further(instance, fault.stage, way_of))
+            if not further:
                 raise
-            dropped |= there
+            way_of |= further
+
+
+def _further(instance: Instance, stage: int, way_of: Mapping[int, Way]) -> Iterator[tuple[int, Way]]:
+    """The next way of the activations of each virtual stage of ``stage`` that has one left."""
+    for v in instance.virtual_stages_of(stage):
+        allowed = ways(instance, v)
+        place = allowed.index(way_of[v]) + 1
+        if place < len(allowed):
+            yield v, allowed[place]
 
 
 def _in_order(
-    name: str, instance: Instance, rows: Sequence[Sequence[Step]], dropped: set[int], *, gradient_after_weight: bool
+    name: str,
+    instance: Instance,
+    rows: Sequence[Sequence[Step]],
+    way_of: Mapping[int, Way],
+    *,
+    gradient_after_weight: bool,
 ) -> Schedule:
-    """The same, with all activations of the virtual stages ``dropped`` recomputed."""
-    graph = expand(instance)
-    orders = [with_drops(instance, row, dropped) for row in rows]
-    timed = _with_held_gradients(graph) if gradient_after_weight else graph
-    starts = best_starts(timed, orders_of_steps(graph, orders))
-    return checked(name, schedule_of(graph, starts, provenance_of(name)))
+    """The same, where all activations of a virtual stage without an R in ``rows`` go one way."""
+    graph = expand(with_ways(instance, way_of))
+    orders = orders_of_steps(graph, [with_drops(instance, row, way_of) for row in rows])
+    timed = within_cap(graph, orders, set(running(graph, orders)))
+    timed = _with_held_gradients(timed) if gradient_after_weight else timed
+    schedule = schedule_of(graph, best_starts(timed, orders), provenance_of(name))
+    return checked(name, schedule.model_copy(update={"instance": instance}))
 
 
 def provenance_of(name: str) -> Provenance:

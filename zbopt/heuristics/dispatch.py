@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from random import Random
 from typing import Literal
 
-from zbopt.heuristics.build import CannotFitError, Step
+from zbopt.heuristics.build import Step
+from zbopt.heuristics.costs import Costs
 from zbopt.heuristics.patience import check
-from zbopt.instance import Barrier, Instance, Kind, Objective
-from zbopt.memory import Way, added_by_b, least_left, memory_scale, static_memory, ways, whole_memory
+from zbopt.instance import Barrier, Kind, Objective
+from zbopt.memory import Way
 
 _STEPS_A_CHECK = 256
 
@@ -55,64 +55,6 @@ class Dispatched:
 
     orders: list[list[Step]]
     value: int
-
-
-class Costs:
-    """An instance's times and memory as plain lists by virtual stage, and what each backward releases.
-
-    Memory is counted on the safe side: what B adds counts from F on, and beside what is live there is room to bring one
-    dropped activation back. What is dropped comes back just before its backward, and its W follows at once.
-
-    Args:
-        name: The heuristic's name, for the error.
-        instance: The problem.
-        fuse: BW wherever the instance leaves the choice.
-        keep: Keep activations wherever the instance leaves the choice.
-
-    Raises:
-        CannotFitError: A stage's cap is below what one microbatch takes, counted like that.
-    """
-
-    def __init__(self, name: str, instance: Instance, *, fuse: bool = False, keep: bool = True) -> None:
-        self.instance = instance
-        scale = memory_scale(instance)
-        count = range(instance.virtual_stages)
-        fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
-        added = [Fraction(0) if fuse and fused[v] is not None else added_by_b(instance, v) for v in count]
-        self.activation = [int((whole_memory(instance, v) + added[v]) * scale) for v in count]
-        shares = zip(instance.activation, instance.weight_share, added, strict=True)
-        self.held = [int((a * share + more) * scale) for a, share, more in shares]
-        drops = [Way.KEEP not in (found := ways(instance, v)) or (not keep and len(found) > 1) for v in count]
-        self.left = [int(least_left(instance, v) * scale) if drops[v] else self.activation[v] for v in count]
-        self.must_drop = [Way.KEEP not in ways(instance, v) for v in count]
-        self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
-        self.whole = [sum(self.left[v] for v in row) for row in self.on_stage]
-        self.reserve = [max(self.activation[v] - self.left[v] for v in row) for row in self.on_stage]
-        all_fit = [sum(self.activation[v] for v in row) * (instance.microbatches + 1) for row in self.on_stage]
-        self.cap = all_fit if instance.memory_cap is None else self._room(name, instance.memory_cap, scale)
-
-    def _room(self, name: str, caps: Sequence[Fraction], scale: int) -> list[int]:
-        """What the caps leave for what ops take, but for the room to bring one dropped activation back."""
-        room = []
-        for stage, cap in enumerate(caps):
-            taken = static_memory(self.instance, stage) + Fraction(self.reserve[stage], scale)
-            room.append(int((cap - taken) * scale))
-            if self.whole[stage] > room[stage]:
-                raise CannotFitError(name, stage, Fraction(self.whole[stage], scale) + taken, cap)
-        return room
-
-    def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int, int]:
-        """What answers an arriving gradient: kind, ticks, memory that stays for W (0: no W follows)."""
-        instance = self.instance
-        fused = instance.fused_backward_ticks
-        fused_ticks = None if fused is None else fused[virtual_stage]
-        if instance.backward_ticks is None or instance.weight_ticks is None or (fuse and fused_ticks is not None):
-            assert fused_ticks is not None
-            return Kind.BW, fused_ticks, 0
-        ticks = instance.backward_ticks[virtual_stage]
-        if ticks is None:
-            return Kind.W, instance.weight_ticks[virtual_stage], 0
-        return Kind.B, ticks, self.held[virtual_stage]
 
 
 def dispatch(costs: Costs, rule: Rule) -> Dispatched:
@@ -309,12 +251,12 @@ class _Simulation:
             self._deliver(self.gradients[v - 1], v, v - 1, end)
 
     def _start_restored(self, stage: int, v: int, now: int) -> None:
-        """R, the backward, and W at once; the W that still wait go first, so that W keep their order."""
+        """R where that is the way, the backward, and W at once; W that still wait go first, to keep their order."""
         while self.splits[v] and self.weights[v] < self.backwards[v]:
             now = self._run_weight(stage, v, now)
         recompute = self.instance.recompute_ticks
-        assert recompute is not None, "only R brings a dropped activation back"
-        now = self._occupy(stage, (Kind.R, v, self.backwards[v]), now, recompute[v])
+        if self.costs.way[v] is Way.RECOMPUTE and recompute is not None:
+            now = self._occupy(stage, (Kind.R, v, self.backwards[v]), now, recompute[v])
         end = self._occupy(stage, (self.backward_kind[v], v, self.backwards[v]), now, self.backward_ticks[v])
         self.live[stage] -= self.sizes[v][self.backwards[v]] - self.kept[v]
         self.backwards[v] += 1

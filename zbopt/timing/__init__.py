@@ -9,21 +9,26 @@ from numpy.typing import NDArray
 
 from zbopt.graph import Key, TaskGraph, Use, expand
 from zbopt.instance import Instance, Kind, Objective
+from zbopt.memory import ways, with_drops, with_ways
 from zbopt.schedule import Event, Provenance, Schedule
-from zbopt.timing.arcs import Arcs, DeadlockError
+from zbopt.timing.arcs import Arcs, DeadlockError, running
 from zbopt.timing.first_come import first_come
+from zbopt.timing.host import as_started, within_cap
 
 __all__ = [
     "DeadlockError",
+    "as_started",
     "best_starts",
     "earliest_starts",
     "least_span_starts",
     "link_orders",
     "orders_of_steps",
+    "running",
     "schedule_in_order",
     "schedule_of",
     "stage_orders",
     "starts_of",
+    "within_cap",
 ]
 
 
@@ -208,15 +213,18 @@ def schedule_in_order(
     """The schedule that runs an order at the earliest starts, each stage's O last.
 
     Args:
-        instance: The problem; its memory cap is not looked at.
+        instance: The problem; its memory cap is not looked at. Where it leaves open what becomes of activations, they
+            are kept, but for those whose R the order has.
         rows: For each stage (kind, virtual stage, microbatch) of one iteration, in the order in which they run.
         provenance: Where the order comes from.
 
     Raises:
         DeadlockError: The order contradicts the precedences.
     """
-    graph = expand(instance)
-    return schedule_of(graph, best_starts(graph, orders_of_steps(graph, rows)), provenance)
+    graph = expand(with_ways(instance, {v: ways(instance, v)[0] for v in range(instance.virtual_stages)}))
+    orders = orders_of_steps(graph, [with_drops(instance, row) for row in rows])
+    schedule = schedule_of(graph, best_starts(graph, orders), provenance)
+    return schedule.model_copy(update={"instance": instance})
 
 
 def starts_of(graph: TaskGraph, schedule: Schedule) -> dict[int, int]:

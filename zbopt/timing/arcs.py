@@ -24,11 +24,16 @@ class DeadlockError(ValueError):
         )
 
 
-def running(graph: TaskGraph, orders: Sequence[Sequence[int]]) -> list[int]:
-    """The ops in ``orders``, and the tasks beside the stages' compute that run with them."""
+def running(graph: TaskGraph, orders: Sequence[Sequence[int]], links: Sequence[Sequence[Use]] = ()) -> list[int]:
+    """The ops in ``orders``, and the tasks beside the stages' compute that run with them.
+
+    Of those that a choice decides, the ones that ``links`` name.
+    """
     ordered = [task for order in orders for task in order]
     on_compute = {task for row in graph.resources for task in row}
-    return [*ordered, *(i for i in range(len(graph.tasks)) if i not in on_compute)]
+    named = {use.task for row in links for use in row}
+    beside = (i for i in range(len(graph.tasks)) if i not in on_compute)
+    return [*ordered, *(i for i in beside if graph.tasks[i].choice is None or i in named)]
 
 
 class Arcs:
@@ -40,7 +45,7 @@ class Arcs:
     def __init__(self, graph: TaskGraph, orders: Sequence[Sequence[int]], links: Sequence[Sequence[Use]]) -> None:
         self.graph = graph
         self.windows = any(use.ticks != graph.tasks[use.task].duration_ticks for row in links for use in row)
-        tasks = running(graph, orders)
+        tasks = running(graph, orders, links)
         runs = set(tasks)
         nodes = [*tasks, *(-1 - j for j in range(len(graph.joins)))]
         self.ready_at = {node: graph.tasks[node].release_ticks if node >= 0 else 0 for node in nodes}

@@ -1,0 +1,72 @@
+"""What list scheduling reads of an instance: times and memory as plain numbers by virtual stage, on the safe side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from zbopt.heuristics.build import CannotFitError
+from zbopt.instance import Instance, Kind
+from zbopt.memory import Way, added_by_b, dropped_by, left, memory_scale, static_memory, ways, whole_memory
+
+
+class Costs:
+    """An instance's times and memory as plain lists by virtual stage, and what each backward releases.
+
+    Memory is counted on the safe side: what B adds counts from F on, and beside what is live there is room to bring one
+    dropped activation back. What is dropped comes back just before its backward, and its W follows at once.
+
+    Args:
+        name: The heuristic's name, for the error.
+        instance: The problem.
+        fuse: BW wherever the instance leaves the choice.
+        keep: Keep activations wherever the instance leaves the choice.
+
+    Raises:
+        CannotFitError: A stage's cap is below what one microbatch takes, counted like that.
+    """
+
+    def __init__(self, name: str, instance: Instance, *, fuse: bool = False, keep: bool = True) -> None:
+        self.instance = instance
+        scale = memory_scale(instance)
+        count = range(instance.virtual_stages)
+        fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
+        added = [Fraction(0) if fuse and fused[v] is not None else added_by_b(instance, v) for v in count]
+        self.activation = [int((whole_memory(instance, v) + added[v]) * scale) for v in count]
+        shares = zip(instance.activation, instance.weight_share, added, strict=True)
+        self.held = [int((a * share + more) * scale) for a, share, more in shares]
+        self.way = [
+            dropped_by(instance, v) if not keep or Way.KEEP not in ways(instance, v) else Way.KEEP for v in count
+        ]
+        gone = [instance.activation[v] - left(instance, v, self.way[v]) for v in count]
+        around = [whole_memory(instance, v) - gone[v] + (added[v] if self.way[v] is Way.KEEP else 0) for v in count]
+        self.left = [int(amount * scale) for amount in around]
+        self.must_drop = [Way.KEEP not in ways(instance, v) for v in count]
+        self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
+        self.whole = [sum(self.left[v] for v in row) for row in self.on_stage]
+        self.reserve = [max(self.activation[v] - self.left[v] for v in row) for row in self.on_stage]
+        all_fit = [sum(self.activation[v] for v in row) * (instance.microbatches + 1) for row in self.on_stage]
+        self.cap = all_fit if instance.memory_cap is None else self._room(name, instance.memory_cap, scale)
+
+    def _room(self, name: str, caps: Sequence[Fraction], scale: int) -> list[int]:
+        """What the caps leave for what ops take, but for the room to bring one dropped activation back."""
+        room = []
+        for stage, cap in enumerate(caps):
+            taken = static_memory(self.instance, stage) + Fraction(self.reserve[stage], scale)
+            room.append(int((cap - taken) * scale))
+            if self.whole[stage] > room[stage]:
+                raise CannotFitError(name, stage, Fraction(self.whole[stage], scale) + taken, cap)
+        return room
+
+    def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int, int]:
+        """What answers an arriving gradient: kind, ticks, memory that stays for W (0: no W follows)."""
+        instance = self.instance
+        fused = instance.fused_backward_ticks
+        fused_ticks = None if fused is None else fused[virtual_stage]
+        if instance.backward_ticks is None or instance.weight_ticks is None or (fuse and fused_ticks is not None):
+            assert fused_ticks is not None
+            return Kind.BW, fused_ticks, 0
+        ticks = instance.backward_ticks[virtual_stage]
+        if ticks is None:
+            return Kind.W, instance.weight_ticks[virtual_stage], 0
+        return Kind.B, ticks, self.held[virtual_stage]
