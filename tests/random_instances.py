@@ -8,6 +8,7 @@ from random import Random
 from zbopt.graph import TaskGraph, expand
 from zbopt.instance import Instance, Kind, placement_of
 from zbopt.memory import least_memory, left, ways
+from zbopt.metrics import figures
 from zbopt.schedule import Event, Provenance, Schedule
 from zbopt.timing import schedule_of
 
@@ -78,7 +79,8 @@ def _caps(random: Random, instance: Instance) -> list[Fraction]:
 
 
 def with_memory(random: Random, instance: Instance) -> Instance:
-    """``instance`` with any of the memory fields: boundaries, static state, what B adds, and recomputation by choice.
+    """``instance`` with any of the memory fields: boundaries, static state, what B adds, recomputation and offload by
+    choice.
 
     A cap, where there is one, is never below what one microbatch needs, so that a schedule exists.
     """
@@ -101,6 +103,20 @@ def with_memory(random: Random, instance: Instance) -> Instance:
         fields["recompute_ticks"] = some(virtual_stages, 1, 2, 3)
         if set(fields["recompute"]) != {"never"}:
             fields["checkpoint"] = [a * random.choice((0, Fraction(1, 4), Fraction(1, 2))) for a in instance.activation]
+    if random.random() < 0.5:
+        recompute = fields.get("recompute") or ["never"] * len(virtual_stages)
+        fields["offload"] = [
+            random.choice(
+                {"never": ("never", "always", "choose", "choose"), "choose": ("never", "choose")}.get(r, ("never",))
+            )
+            for r in recompute
+        ]
+        fields["offload_ticks"] = some(virtual_stages, 1, 2, 3)
+        fields["reload_ticks"] = some(virtual_stages, 1, 2, 3)
+        if set(fields["offload"]) != {"never"}:
+            fields["offload_rest"] = [a * random.choice((0, 0, Fraction(1, 4))) for a in instance.activation]
+        if random.random() < 0.5:
+            fields["host_link"] = some(stages, 0, 1)
     instance = Instance.model_validate(fields)
     if random.random() < 0.8:
         fields["memory_cap"] = [least_memory(instance, stage) + random.choice(MORE) for stage in stages]
@@ -117,13 +133,24 @@ def random_schedule(random: Random, instance: Instance) -> Schedule:
     Where the memory cap stands in the way of a random order, the microbatches go one after another.
     """
     graph = expand(instance)
-    starts = _Placing(random, graph, [random.randrange(size) for size in graph.choices], one_by_one=False).starts()
-    starts = starts or _Placing(random, graph, _least(graph), one_by_one=True).starts()
-    assert starts is not None, "one microbatch at a time fits any cap of random_instance"
-    schedule = schedule_of(graph, starts, PROVENANCE)
+    taken = [random.randrange(size) for size in graph.choices]
+    tries = (
+        (taken, False, random.random() < 0.5),
+        (taken, False, True),
+        (_least(graph), True, True),
+    )
+    placed = (_Placing(random, graph, *way).starts() for way in tries)
+    schedules = (schedule_of(graph, starts, PROVENANCE) for starts in placed if starts is not None)
+    schedule = next((s for s in schedules if _within_cap(s)), None)
+    assert schedule is not None, "one microbatch at a time fits any cap of random_instance"
     events = list(schedule.events)
     random.shuffle(events)
     return schedule.model_copy(update={"events": tuple(events)})
+
+
+def _within_cap(schedule: Schedule) -> bool:
+    caps = schedule.instance.memory_cap
+    return caps is None or all(map(Fraction.__le__, figures(schedule).peak_memory, caps))
 
 
 def _least(graph: TaskGraph) -> list[int]:
@@ -139,9 +166,10 @@ class _Placing:
     """List scheduling: a random one of the tasks whose inputs are placed and whose memory fits, last on its stage.
 
     Last on its links too, and a transfer in its turn: those of one stage to another go as their producers were placed.
+    With ``hosts_apart`` no OUT or IN runs beside an op of its stage; else memory may exceed its cap while one does.
     """
 
-    def __init__(self, random: Random, graph: TaskGraph, taken: list[int], one_by_one: bool) -> None:
+    def __init__(self, random: Random, graph: TaskGraph, taken: list[int], one_by_one: bool, hosts_apart: bool) -> None:
         self.random, self.graph, self.one_by_one = random, graph, one_by_one
         tasks = {i for i, task in enumerate(graph.tasks) if task.choice is None or taken[task.choice] == task.option}
         self.tasks = tasks
@@ -154,6 +182,8 @@ class _Placing:
         self.link_free_at = [0] * len(graph.links)
         self.uses = [(task, n, use) for n, link in enumerate(graph.links) for use in link.uses for task in (use.task,)]
         self.on_compute = {task for row in graph.resources for task in row}
+        if hosts_apart:
+            self.on_compute |= {i for i in tasks if graph.tasks[i].kind in (Kind.OUT, Kind.IN)}
         self.ends: dict[int, int] = {}
         self.placed: dict[int, int] = {}
         self.waits: dict[int, list[tuple[int, int]]] = {task: [] for task in tasks}
@@ -205,10 +235,10 @@ class _Placing:
         v = this.virtual_stage or 0
         if task not in self.on_compute:
             return (-1, v, 0)
-        if this.kind in (Kind.F, Kind.O):
+        if this.kind in (Kind.F, Kind.OUT, Kind.O):
             # An O first: the next iteration's F would wait for it while an R took the memory.
-            return (0, v if this.kind is Kind.F else -1, 0)
-        return (1, -v, (Kind.R, Kind.B, Kind.BW, Kind.W).index(this.kind))
+            return (0, -1 if this.kind is Kind.O else v, int(this.kind is Kind.OUT))
+        return (1, -v, (Kind.R, Kind.IN, Kind.B, Kind.BW, Kind.W).index(this.kind))
 
     def _fits(self, task: int) -> bool:
         if self.graph.caps is None:

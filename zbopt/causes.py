@@ -149,7 +149,7 @@ class _Ledger:
         self.begin = min((e.start for row in self.rows for e in row), default=0)
         self.end = max((e.end for row in self.rows for e in row), default=0)
         self.position = {id(e): i for row in self.rows for i, e in enumerate(row)}
-        self.memory = [_Memory(self.instance, stage, row) for stage, row in enumerate(self.rows)]
+        self.memory = [_Memory(self.instance, stage, row) for stage, row in enumerate(schedule.holders_by_stage())]
         self.classes: list[dict[tuple[Kind, int | None], list[int]]] = [{} for _ in self.rows]
         for row, classes in zip(self.rows, self.classes, strict=True):
             for i, e in enumerate(row):

@@ -121,8 +121,8 @@ def _check_offload(instance: Instance) -> None:
 
 def _check_left(instance: Instance, mode: str, left: str) -> None:
     amounts, modes = getattr(instance, left), getattr(instance, mode)
-    if amounts is not None and (modes is None or set(modes) == {Drop.NEVER}):
-        raise ValueError(f"{left} is given but {mode} is never; set {mode} to always or choose, or leave {left} out")
+    if amounts is not None and modes is None:
+        raise ValueError(f"{left} is given but {mode} is not; set {mode} to always or choose, or leave {left} out")
     for virtual_stage, amount in enumerate(amounts or ()):
         whole = instance.activation[virtual_stage]
         if amount > whole:

@@ -65,7 +65,9 @@ def figures(schedule: Schedule) -> Figures:
         period=_period(rows),
         stage_spans=tuple(map(_span, starts, ends)),
         busy_ticks=tuple(sum(row_ends) - sum(row_starts) for row_starts, row_ends in zip(starts, ends, strict=True)),
-        peak_memory=tuple(_peak(Ledger(schedule.instance, row, stage)) for stage, row in enumerate(rows)),
+        peak_memory=tuple(
+            _peak(Ledger(schedule.instance, row, stage)) for stage, row in enumerate(schedule.holders_by_stage())
+        ),
     )
 
 

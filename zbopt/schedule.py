@@ -96,6 +96,14 @@ class Schedule(BaseModel):
                 rows[event.stage].append(event)
         return tuple(tuple(sorted(row, key=attrgetter("start", "end"))) for row in rows)
 
+    def holders_by_stage(self) -> tuple[tuple[Event, ...], ...]:
+        """All events that take or give back memory of each stage, in order of start: its ops, OUT and IN."""
+        rows: list[list[Event]] = [[] for _ in range(self.instance.stages)]
+        for event in self.events:
+            if (event.kind in COMPUTE or event.kind in (Kind.OUT, Kind.IN)) and 0 <= event.stage < len(rows):
+                rows[event.stage].append(event)
+        return tuple(tuple(sorted(row, key=attrgetter("start", "end"))) for row in rows)
+
 
 def versions() -> dict[str, str]:
     """Versions that a result depends on."""

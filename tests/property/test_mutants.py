@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -15,7 +17,7 @@ from zbopt.metrics import figures
 from zbopt.schedule import Event, Schedule
 from zbopt.validator import Code, validate
 
-SEEDS = range(360)
+SEEDS = range(480)
 WITH_MEMORY = 240
 """From this seed on, instances have the memory fields too."""
 Damaged = tuple[Instance, list[Event]]
@@ -25,6 +27,8 @@ Damage = Callable[[Random, Schedule], Damaged | None]
 # What follows from an event that is early, late or longer than it should be.
 TIMES = frozenset({Code.DEPENDENCY_VIOLATION, Code.STAGE_OVERLAP, Code.MEMORY_EXCEEDED, Code.CYCLE})
 TIMES |= {Code.OPTIMIZER_BEFORE_GRADIENT, Code.RECOMPUTE_BEFORE_FORWARD, Code.BACKWARD_BEFORE_RECOMPUTE}
+TIMES |= {Code.OFFLOAD_BEFORE_FORWARD, Code.RELOAD_BEFORE_OFFLOAD, Code.BACKWARD_BEFORE_RELOAD, Code.HOST_LINK_OVERLAP}
+HOSTS = (Kind.OUT, Kind.IN)
 # What follows from an event that is not there.
 ABSENT = frozenset({Code.MISSING_TASK, Code.MISSING_DEPENDENCY, Code.UNFINISHED_ACTIVATION, Code.MEMORY_EXCEEDED})
 
@@ -53,7 +57,7 @@ def _end(schedule: Schedule) -> int:
 
 
 def drop(random: Random, schedule: Schedule) -> Damaged:
-    gone = random.choice([event for event in schedule.events if event.kind is not Kind.R])
+    gone = random.choice([event for event in schedule.events if event.kind not in (Kind.R, *HOSTS)])
     return schedule.instance, [event for event in schedule.events if event is not gone]
 
 
@@ -119,7 +123,8 @@ def overlap(random: Random, schedule: Schedule) -> Damaged | None:
     """An op of positive length starts together with another of its stage."""
     event = random.choice(schedule.events)
     others = [e for e in schedule.events if e.stage == event.stage and e is not event and e.end > e.start]
-    if event.end == event.start or not others:
+    others = [e for e in others if e.kind not in HOSTS]
+    if event.end == event.start or not others or event.kind in HOSTS:
         return None
     return _swap(schedule, event, _at(event, random.choice(others).start))
 
@@ -258,16 +263,96 @@ def recompute_uncalled(random: Random, schedule: Schedule) -> Damaged | None:
 
 
 def recompute_early(random: Random, schedule: Schedule) -> Damaged | None:
-    """An R that starts a tick before its F ends."""
+    """An R before everything."""
     again = _pick(random, schedule, Kind.R)
-    forward = again and _find(schedule, again, Kind.F)
-    return None if again is None or forward is None else _swap(schedule, again, _at(again, forward.end - 1))
+    if again is None:
+        return None
+    ticks = again.end - again.start
+    later = [replace(e, start=e.start + ticks, end=e.end + ticks) for e in schedule.events if e is not again]
+    return schedule.instance, [*later, _at(again, 0)]
 
 
 def recompute_late(random: Random, schedule: Schedule) -> Damaged | None:
     """An R after everything."""
     again = _pick(random, schedule, Kind.R)
     return None if again is None else _swap(schedule, again, _at(again, _end(schedule)))
+
+
+def offload_left_out(random: Random, schedule: Schedule) -> Damaged | None:
+    """An OUT or IN less, on a virtual stage that always offloads."""
+    modes = schedule.instance.offload or ()
+    found = [e for e in schedule.events if e.kind in HOSTS and modes[e.virtual_stage or 0] is Drop.ALWAYS]
+    gone = random.choice(found) if found else None
+    return gone and (schedule.instance, [event for event in schedule.events if event is not gone])
+
+
+def offload_without_reload(random: Random, schedule: Schedule) -> Damaged | None:
+    """An OUT or IN less, where the schedule chose to offload."""
+    modes = schedule.instance.offload or ()
+    found = [e for e in schedule.events if e.kind in HOSTS and modes[e.virtual_stage or 0] is Drop.CHOOSE]
+    gone = random.choice(found) if found else None
+    return gone and (schedule.instance, [event for event in schedule.events if event is not gone])
+
+
+def offload_uncalled(random: Random, schedule: Schedule) -> Damaged | None:
+    """An OUT on a virtual stage that never offloads."""
+    modes = schedule.instance.offload or (Drop.NEVER,) * schedule.instance.virtual_stages
+    found = [e for e in schedule.events if e.kind is Kind.F and modes[e.virtual_stage or 0] is Drop.NEVER]
+    if not found:
+        return None
+    like, end = random.choice(found), _end(schedule)
+    return schedule.instance, [*schedule.events, replace(like, kind=Kind.OUT, start=end, end=end + 1)]
+
+
+def offload_early(random: Random, schedule: Schedule) -> Damaged | None:
+    """An OUT that starts a tick before its F ends."""
+    out = _pick(random, schedule, Kind.OUT)
+    forward = out and _find(schedule, out, Kind.F)
+    return None if out is None or forward is None else _swap(schedule, out, _at(out, forward.end - 1))
+
+
+def reload_early(random: Random, schedule: Schedule) -> Damaged | None:
+    """An IN before everything."""
+    back = _pick(random, schedule, Kind.IN)
+    if back is None:
+        return None
+    ticks = back.end - back.start
+    later = [replace(e, start=e.start + ticks, end=e.end + ticks) for e in schedule.events if e is not back]
+    return schedule.instance, [*later, _at(back, 0)]
+
+
+def reload_late(random: Random, schedule: Schedule) -> Damaged | None:
+    """An IN after everything."""
+    back = _pick(random, schedule, Kind.IN)
+    return None if back is None else _swap(schedule, back, _at(back, _end(schedule)))
+
+
+def dropped_twice(random: Random, schedule: Schedule) -> Damaged | None:
+    """An offloaded activation that is recomputed too, where both may be: the R right on its F, and long before."""
+    instance = schedule.instance
+    may = [v for v, mode in enumerate(instance.recompute or ()) if mode is not Drop.NEVER]
+    found = [e for e in schedule.events if e.kind is Kind.IN and e.virtual_stage in may]
+    if not found or instance.recompute_ticks is None:
+        return None
+    back = random.choice(found)
+    forward = _find(schedule, back, Kind.F)
+    assert forward is not None
+    again = replace(forward, kind=Kind.R, start=forward.end)
+    again = replace(again, end=again.start + instance.recompute_ticks[back.virtual_stage or 0])
+    ticks = again.end - again.start
+    moved = [
+        e if e.end <= forward.end else replace(e, start=e.start + ticks, end=e.end + ticks) for e in schedule.events
+    ]
+    return instance, [*moved, again]
+
+
+def one_host_link_for_all(random: Random, schedule: Schedule) -> Damaged | None:
+    """The same events where all stages share one link to the host, if two transfers are on it at once."""
+    instance = schedule.instance
+    hosts = sorted((e for e in schedule.events if e.kind in HOSTS), key=lambda e: e.start)
+    if not any(after.start < before.end for before, after in pairwise(hosts)):
+        return None
+    return instance.model_copy(update={"host_link": (0,) * instance.stages}), list(schedule.events)
 
 
 def more_of(*fields: str) -> Damage:
@@ -330,11 +415,19 @@ CASES: dict[Damage, tuple[Code, frozenset[Code]]] = {
     order_that_deadlocks: (Code.CYCLE, TIMES),
     recompute_left_out: (Code.RECOMPUTE_MISSING, frozenset({Code.MEMORY_EXCEEDED})),
     recompute_uncalled: (Code.RECOMPUTE_FORBIDDEN, frozenset()),
-    recompute_early: (Code.RECOMPUTE_BEFORE_FORWARD, TIMES),
+    recompute_early: (Code.RECOMPUTE_BEFORE_FORWARD, frozenset({Code.CYCLE, Code.MEMORY_EXCEEDED})),
     recompute_late: (Code.BACKWARD_BEFORE_RECOMPUTE, frozenset({Code.CYCLE, Code.MEMORY_EXCEEDED})),
+    offload_left_out: (Code.OFFLOAD_MISSING, frozenset({Code.MEMORY_EXCEEDED})),
+    offload_without_reload: (Code.OFFLOAD_UNPAIRED, frozenset({Code.MEMORY_EXCEEDED})),
+    offload_uncalled: (Code.OFFLOAD_FORBIDDEN, frozenset()),
+    offload_early: (Code.OFFLOAD_BEFORE_FORWARD, TIMES),
+    reload_early: (Code.RELOAD_BEFORE_OFFLOAD, frozenset({Code.MEMORY_EXCEEDED})),
+    reload_late: (Code.BACKWARD_BEFORE_RELOAD, frozenset({Code.MEMORY_EXCEEDED})),
+    dropped_twice: (Code.DROPPED_TWICE, TIMES),
+    one_host_link_for_all: (Code.HOST_LINK_OVERLAP, frozenset()),
     more_of("boundary"): (Code.MEMORY_EXCEEDED, frozenset()),
     more_of("gradient_state"): (Code.MEMORY_EXCEEDED, frozenset()),
-    more_of("checkpoint"): (Code.MEMORY_EXCEEDED, frozenset()),
+    more_of("checkpoint", "offload_rest"): (Code.MEMORY_EXCEEDED, frozenset()),
     more_of("parameters", "gradients", "optimizer_state", "workspace", "reserve"): (
         Code.MEMORY_EXCEEDED,
         frozenset(),
@@ -343,6 +436,11 @@ CASES: dict[Damage, tuple[Code, frozenset[Code]]] = {
 }
 
 
+NEVER_ALONE = {drop_forward, drop_weight, backward_before_forward, order_that_deadlocks}
+"""What is missing is missed by what needs it; and a backward with its F is two ops at a time."""
+
+
+@cache
 def _instance_and_schedule(seed: int) -> tuple[Instance, Schedule]:
     random = Random(seed)
     instance = random_instance(random)
@@ -364,9 +462,9 @@ def test_random_schedules_are_valid(seed: int) -> None:
 
 @pytest.mark.parametrize("damage", CASES, ids=lambda damage: damage.__name__)
 def test_damage_is_named(damage: Damage) -> None:
-    """Each kind of damage on each of 360 random schedules that has something to damage, at least 20 of them."""
+    """Each kind of damage on each of 480 random schedules that has something to damage, at least 8 of them."""
     expected, allowed = CASES[damage]
-    tried = 0
+    tried, alone = 0, False
     for seed in SEEDS:
         _, schedule = _instance_and_schedule(seed)
         damaged = damage(Random(seed), schedule)
@@ -377,4 +475,7 @@ def test_damage_is_named(damage: Damage) -> None:
         codes = {violation.code for violation in validate(instance, with_events(schedule, events)).violations}
         assert expected in codes, f"seed {seed}: {codes}"
         assert codes <= allowed | {expected}, f"seed {seed}: {codes}"
-    assert tried >= 20
+        alone = alone or codes - {Code.CYCLE} == {expected}
+    assert tried >= 8
+    # Somewhere no other rule says it; a circle is only the same waits seen as a whole.
+    assert alone or damage in NEVER_ALONE

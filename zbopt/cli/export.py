@@ -106,7 +106,7 @@ def _torchtitan_reads(instance: Instance) -> bool:
 
 def _chrome_trace(checked: Checked) -> str:
     schedule = checked.schedule
-    return to_chrome_trace(schedule, [memory_curve(schedule.instance, row) for row in schedule.by_stage()])
+    return to_chrome_trace(schedule, [memory_curve(schedule.instance, row) for row in schedule.holders_by_stage()])
 
 
 def _of(convert: Callable[[Schedule], str]) -> Callable[[Checked], str]:

@@ -9,13 +9,14 @@ from typing import Any
 
 from zbopt.causes import Cause, Explanation
 from zbopt.costs.times import tick_ns
-from zbopt.instance import Instance
+from zbopt.instance import Kind
+from zbopt.memory import static_memory
 from zbopt.metrics import Figures, memory_changes
 from zbopt.report.colours import COLOURS, COLOURS_ON_DARK, NAMES, text_colour
 from zbopt.report.grid import nth_of
 from zbopt.report.page import unit_of_memory
 from zbopt.report.words import amount_text, percent
-from zbopt.schedule import Event
+from zbopt.schedule import Event, Schedule
 
 KINDS = [
     {"name": kind.value, "text": NAMES[kind], "light": COLOURS[kind], "ink": text_colour(kind)}
@@ -69,7 +70,7 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
     number = {id(event): i for i, event in enumerate(events)}
 
     def place(event: Event | None) -> int:
-        return -1 if event is None else number[id(event)]
+        return -1 if event is None else number.get(id(event), -1)
 
     return {
         "factor": factor,
@@ -91,22 +92,30 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
         "idleNotes": [
             f"{percent(1 - busy / known.makespan if known.makespan else None)} idle" for busy in known.busy_ticks
         ],
-        "memory": _memory(instance, by_stage, known, number, factor),
+        "memory": _memory(why.schedule, known, number | _forwards(why.schedule, number), factor),
     }
 
 
-def _memory(
-    instance: Instance, by_stage: Sequence[Sequence[Event]], known: Figures, number: Mapping[int, int], factor: int
-) -> dict[str, Any]:
+def _forwards(schedule: Schedule, number: Mapping[int, int]) -> dict[int, int]:
+    """For each OUT and IN the number of its F: the chart says of a change only whose memory it is."""
+    hosts = [e for e in schedule.events if e.kind in (Kind.OUT, Kind.IN)]
+    forwards = (e for e in schedule.events if hosts and e.kind is Kind.F)
+    at = {(e.iteration, e.virtual_stage, e.microbatch): number.get(id(e), 0) for e in forwards}
+    return {id(e): at.get((e.iteration, e.virtual_stage, e.microbatch), 0) for e in hosts}
+
+
+def _memory(schedule: Schedule, known: Figures, number: Mapping[int, int], factor: int) -> dict[str, Any]:
+    instance = schedule.instance
     cap = instance.memory_cap
     stages = []
-    for row in by_stage:
+    for stage, row in enumerate(schedule.holders_by_stage()):
         changes = [change for change in memory_changes(instance, row) if change[1]]
+        static = static_memory(instance, stage)
         stages.append(
             {
                 "time": [time * factor for time, _, _ in changes],
                 "change": [float(change) for _, change, _ in changes],
-                "live": [float(live) for live in accumulate(change for _, change, _ in changes)],
+                "live": [float(live + static) for live in accumulate(change for _, change, _ in changes)],
                 "op": [number[id(event)] for _, _, event in changes],
             }
         )

@@ -9,7 +9,7 @@ from operator import attrgetter
 from zbopt.instance import COMPUTE, Instance, Kind
 from zbopt.schedule import Event, Schedule
 from zbopt.validator.circle import circle
-from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, recompute_times
+from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, drop_times
 from zbopt.validator.memory import peak_memory
 from zbopt.validator.transfers import check_transfers, send_times, transfer_time
 from zbopt.validator.update import Update
@@ -61,7 +61,7 @@ class _Check:
             Kind.B: instance.backward_ticks or none,
             Kind.W: instance.weight_ticks or none,
             Kind.BW: instance.fused_backward_ticks or none,
-            Kind.R: recompute_times(instance),
+            **drop_times(instance),
             **send_times(instance),
         }
         self.at: dict[Kind, list[Event | None]] = {kind: [None] * places for kind in self.ticks}

@@ -42,6 +42,7 @@ class _Sizes:
         if boundary is not None and v > 0 and instance.stage_of[v - 1] != instance.stage_of[v]:
             self.boundaries += boundary[v - 1]
         self.added_by_b = instance.gradient_state[v] if instance.gradient_state is not None else _NOTHING
+        self.offloaded = activation - (instance.offload_rest[v] if instance.offload_rest is not None else _NOTHING)
         self.recomputed = activation - (instance.checkpoint[v] if instance.checkpoint is not None else _NOTHING)
 
 
@@ -67,13 +68,17 @@ def _lifetimes(instance: Instance, at: At, row: int, size: dict[str, int], net: 
     virtual_stage = row % instance.virtual_stages
     for place in range(row * instance.microbatches, (row + 1) * instance.microbatches):
         forward, backward, weight, fused = (at[kind][place] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
-        again = at[Kind.R][place]
+        again, out, back = (at[kind][place] for kind in (Kind.R, Kind.OUT, Kind.IN))
         if forward is None:
             continue
         net[forward.start] += size["activation"] + size["boundaries"]
         if again is not None:
             _free(net, forward, forward, size["recomputed"])
             net[again.start] += size["recomputed"]
+        elif out is not None:
+            _free(net, forward, out, size["offloaded"])
+            if back is not None:
+                net[max(back.start, forward.start)] += size["offloaded"]
         lone = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
         if fused is not None or lone:
             _free(net, forward, fused or weight, size["activation"] + size["boundaries"])

@@ -37,6 +37,14 @@ class Code(StrEnum):
     RECOMPUTE_MISSING = "recompute_missing"
     RECOMPUTE_BEFORE_FORWARD = "recompute_before_forward"
     BACKWARD_BEFORE_RECOMPUTE = "backward_before_recompute"
+    OFFLOAD_FORBIDDEN = "offload_forbidden"
+    OFFLOAD_MISSING = "offload_missing"
+    OFFLOAD_UNPAIRED = "offload_unpaired"
+    OFFLOAD_BEFORE_FORWARD = "offload_before_forward"
+    RELOAD_BEFORE_OFFLOAD = "reload_before_offload"
+    BACKWARD_BEFORE_RELOAD = "backward_before_reload"
+    DROPPED_TWICE = "dropped_twice"
+    HOST_LINK_OVERLAP = "host_link_overlap"
 
 
 @dataclass(frozen=True, slots=True)
