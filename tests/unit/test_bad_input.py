@@ -159,7 +159,7 @@ def test_wrong_fields(
         ({"start": 1.5}, "events[0].start = 1.5: must be a whole number"),
         (
             {"kind": "Q"},
-            "events[0].kind = 'Q': must be 'F', 'B', 'W', 'BW', 'R', 'O', 'G', 'SEND_F' or 'SEND_B'; this "
+            "events[0].kind = 'Q': must be 'F', 'B', 'W', 'BW', 'R', 'O', 'G', 'SEND_F', 'SEND_B', 'OUT' or 'IN'; this "
             "version knows no other",
         ),
         ({"stage": None}, "events[0].stage = null: must be a whole number"),

@@ -62,7 +62,7 @@ def _require_stated(instance: Instance) -> None:
         "node_comm_ticks",
         "reduction_ticks",
         "input_ready_ticks",
-        *("recompute", "gradient_state", "boundary", "parameters", "gradients"),
+        *("recompute", "offload", "gradient_state", "boundary", "parameters", "gradients"),
         *("optimizer_state", "workspace", "reserve"),
     )
     beyond = [name for name in fields if getattr(instance, name) is not None]

@@ -42,6 +42,8 @@ def drop_times(instance: Instance) -> dict[Kind, tuple[int | None, ...]]:
 
 def check_drops(instance: Instance, at: At, report: Report) -> None:
     """Report what is missing or too much of R, OUT and IN, every op that does not wait for what it needs, and links."""
+    if instance.recompute is None and instance.offload is None:
+        return
     never = (Drop.NEVER,) * instance.virtual_stages
     modes = list(zip(instance.recompute or never, instance.offload or never, strict=True)) * instance.iterations
     for place, forward in enumerate(at[Kind.F]):
@@ -72,6 +74,8 @@ def _check_place(forward: Event, recompute: Drop, offload: Drop, place: int, at:
 
 def drop_needs(instance: Instance, at: At) -> Iterator[tuple[Event, Event | None, Code]]:
     """(event, what it waits for, the rule): R and OUT for F, IN for OUT, and what takes the gradient for R and IN."""
+    if instance.recompute is None and instance.offload is None:
+        return
     for place, forward in enumerate(at[Kind.F]):
         again, out, back = (at[kind][place] for kind in (Kind.R, Kind.OUT, Kind.IN))
         if again is None and out is None and back is None:
