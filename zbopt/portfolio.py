@@ -202,14 +202,16 @@ class _Solve:
                     schedule = heuristic(self.instance) if short is None else self.repeated(heuristic(short))
                 except (CannotFitError, NotApplicableError, OutOfTimeError) as reason:
                     log.info("%s: %s", name, reason)
-                    continue
+                    schedule = None
                 if schedule is not None and self.offer(schedule) and self.value != before and self.value is not None:
                     self.best_heuristic = NamedValue(name, self.value)
-                if self.closed() or (self.best is not None and self.late(_HEURISTICS_SHARE)):
-                    return
+                if self.closed() or self.late(_HEURISTICS_SHARE):
+                    break
             if self.best is None:
-                # Nothing repeats in any short step: the long one it is. There always is one, in time or not.
-                self.offer(HEURISTICS["list"](self.instance))
+                # Nothing repeats in any short step, or time is over: the whole step, which always has one.
+                self.doing = "heuristic list"
+                if self.offer(HEURISTICS["list"](self.instance)) and self.value is not None:
+                    self.best_heuristic = NamedValue("list", self.value)
 
     def repeated(self, short: Schedule) -> Schedule | None:
         """The whole step from a schedule of a short one; ``None`` where that has no repeating middle."""

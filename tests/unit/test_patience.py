@@ -78,4 +78,6 @@ def test_a_solve_goes_on_without_the_one_that_was_stopped(monkeypatch: pytest.Mo
     result = solve(instance, time_limit_s=60, workers=1)
     assert result.schedule is not None
     assert result.schedule.provenance.source == "heuristic:list"
+    assert result.best_heuristic is not None
+    assert result.best_heuristic.name == "list"
     assert validate(instance, result.schedule).violations == ()
