@@ -3,7 +3,7 @@
 On one stage ops run one after another, so that its order alone says how much it holds at any time. An optimum is
 therefore an order of each stage that fits the cap, timed as early as possible. The search appends one op after
 another to the order of its stage, and of two ways to the same set of ops drops the one that is nowhere earlier.
-Microbatches are alike, so that their numbers do not tell sets apart.
+Microbatches of one class (same route, same times) are alike, so that their numbers do not tell sets apart.
 
 A time is a vector: the longest path to it from each origin. For the makespan there is one origin, the start of all.
 For the largest stage span, which an op that waits may lower, each stage's first start is an origin; that start may
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 
-from zbopt.instance import Barrier, Instance, Objective
+from zbopt.instance import Barrier, Instance, MicrobatchTimes, Objective
 
 _NEVER = -(10**12)
 Vector = tuple[int, ...]
@@ -43,12 +43,13 @@ class _Op:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Micro:
-    """How far a microbatch is: steps done, virtual stages whose W is open, when the next step's input is there.
+    """How far a microbatch is: its class, steps done, virtual stages whose W is open, when its next input is there.
 
     ``arrival`` is empty where the next step is on the same stage, which is busy until then anyway. ``dropped`` are the
     virtual stages whose activation has to be recomputed.
     """
 
+    group: int
     step: int
     weights: tuple[int, ...]
     arrival: Vector
@@ -63,7 +64,11 @@ class _Search:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.span = instance.objective is Objective.MAX_STAGE_SPAN
-        self.way = list(_way(instance))
+        self.groups = [group[0] for group in _classes(instance)]
+        self.sizes = [len(group) for group in _classes(instance)]
+        self.ways = [list(_way(instance, microbatch)) for microbatch in self.groups]
+        routes = [_route(instance, microbatch) for microbatch in self.groups]
+        self.before = {v: u for route in routes for u, v in pairwise(route)}
         self.known: dict[object, tuple[list[Fraction], list[int]]] = {}
         self.modes = instance.recompute or ("never",) * instance.virtual_stages
 
@@ -82,9 +87,11 @@ class _Search:
 
     def _length(self) -> int:
         """Ops of all microbatches, BW counting as two, and so an F that keeps what it may drop."""
-        instance = self.instance
-        backwards = sum(any(op.leaves_weight or self._fuses(op) for op in step) for step in self.way)
-        return instance.microbatches * (len(self.way) + backwards + sum(mode != "never" for mode in self.modes))
+        return sum(size * self._steps(way) for size, way in zip(self.sizes, self.ways, strict=True))
+
+    def _steps(self, way: list[list[_Op]]) -> int:
+        backwards = sum(any(op.leaves_weight or self._fuses(op) for op in step) for step in way)
+        return len(way) + backwards + sum(self.modes[op.virtual_stage] != "never" for op, *_ in way if op.forward)
 
     def _units(self, op: _Op) -> int:
         keeps = op.forward and not op.drops and self.modes[op.virtual_stage] != "never"
@@ -95,7 +102,7 @@ class _Search:
 
     def _is_first_weight(self, op: _Op) -> bool:
         backward = self.instance.backward_ticks
-        return op.virtual_stage == 0 and backward is not None and backward[0] is None
+        return backward is not None and backward[op.virtual_stage] is None
 
     def _first(self) -> _State:
         instance = self.instance
@@ -104,7 +111,7 @@ class _Search:
             tuple(0 if not self.span or origin == stage else _NEVER for origin in range(origins))
             for stage in range(instance.stages)
         )
-        return (_Micro(0, (), ()),) * instance.microbatches, free
+        return tuple(_Micro(group, 0, (), ()) for group, size in enumerate(self.sizes) for _ in range(size)), free
 
     def _extend(self, state: _State) -> Iterator[tuple[int, _State]]:
         """Every way to append one op: (1, or 2 for BW; the state after it)."""
@@ -114,18 +121,21 @@ class _Search:
                 continue
             for v in micro.weights:
                 stage = self.instance.stage_of[v]
-                assert self.instance.weight_ticks is not None
-                end = _plus(free[stage], self.instance.weight_ticks[v])
+                end = _plus(free[stage], self._weight(micro, v))
                 rest = tuple(other for other in micro.weights if other != v)
-                yield 1, _with(state, i, _Micro(micro.step, rest, micro.arrival, micro.dropped), stage, end)
+                yield (
+                    1,
+                    _with(state, i, _Micro(micro.group, micro.step, rest, micro.arrival, micro.dropped), stage, end),
+                )
             for v in micro.dropped:
                 stage = self.instance.stage_of[v]
-                assert self.instance.recompute_ticks is not None
                 if self._fits(micros, stage, self.instance.activation[v] - self._left(v)):
-                    end = _plus(free[stage], self.instance.recompute_ticks[v])
+                    end = _plus(free[stage], self._again(micro, v))
                     rest = tuple(other for other in micro.dropped if other != v)
-                    yield 1, _with(state, i, _Micro(micro.step, micro.weights, micro.arrival, rest), stage, end)
-            for op in self.way[micro.step] if micro.step < len(self.way) else ():
+                    after = _Micro(micro.group, micro.step, micro.weights, micro.arrival, rest)
+                    yield 1, _with(state, i, after, stage, end)
+            way = self.ways[micro.group]
+            for op in way[micro.step] if micro.step < len(way) else ():
                 if not self._fits(micros, op.stage, self._takes(op)):
                     continue
                 if not op.forward and op.virtual_stage in micro.dropped:
@@ -134,11 +144,22 @@ class _Search:
                 end = _plus(start, op.ticks)
                 weights = tuple(sorted((*micro.weights, op.virtual_stage))) if op.leaves_weight else micro.weights
                 dropped = tuple(sorted((*micro.dropped, op.virtual_stage))) if op.drops else micro.dropped
-                after = _Micro(micro.step + 1, weights, self._arrival(micro.step, op.stage, end), dropped)
+                arrival = self._arrival(way, micro.step, op.stage, end)
+                after = _Micro(micro.group, micro.step + 1, weights, arrival, dropped)
                 yield self._units(op), _with(state, i, after, op.stage, end)
 
-    def _arrival(self, step: int, stage: int, end: Vector) -> Vector:
-        if step + 1 == len(self.way) or self.way[step + 1][0].stage == stage:
+    def _weight(self, micro: _Micro, virtual_stage: int) -> int:
+        weight = _times(self.instance, self.groups[micro.group]).weight_ticks
+        assert weight is not None
+        return weight[virtual_stage]
+
+    def _again(self, micro: _Micro, virtual_stage: int) -> int:
+        again = _times(self.instance, self.groups[micro.group]).recompute_ticks
+        assert again is not None
+        return again[virtual_stage]
+
+    def _arrival(self, way: list[list[_Op]], step: int, stage: int, end: Vector) -> Vector:
+        if step + 1 == len(way) or way[step + 1][0].stage == stage:
             return ()
         return _plus(end, self.instance.comm_ticks)
 
@@ -155,7 +176,8 @@ class _Search:
         sizes, stage_of = self.instance.boundary, self.instance.stage_of
         if sizes is None:
             return Fraction(0)
-        return sizes[v] + (sizes[v - 1] if v > 0 and stage_of[v] != stage_of[v - 1] else 0)
+        u = self.before.get(v)
+        return sizes[v] + (sizes[u] if u is not None and stage_of[v] != stage_of[u] else 0)
 
     def _left(self, v: int) -> Fraction:
         return self.instance.checkpoint[v] if self.instance.checkpoint is not None else Fraction(0)
@@ -170,16 +192,18 @@ class _Search:
         instance = self.instance
         fields = (instance.parameters, instance.gradients, instance.optimizer_state, instance.workspace)
         static = sum((row[stage] for row in (*fields, instance.reserve) if row is not None), Fraction(0))
-        buffers, m = instance.receive_buffers or 0, instance.microbatches
-        for v, size in enumerate((instance.boundary or ())[:-1]):
-            ends = (instance.stage_of[v], instance.stage_of[v + 1])
-            if ends[0] != ends[1] and stage in ends:
-                static += size * (m if buffers == "all" else min(buffers, m))
+        buffers = instance.receive_buffers or 0
+        for v, u in self.before.items():
+            ends = (instance.stage_of[u], instance.stage_of[v])
+            if instance.boundary is not None and ends[0] != ends[1] and stage in ends:
+                routes = (_route(instance, j) for j in range(instance.microbatches))
+                m = sum(v in route for route in routes)
+                static += instance.boundary[u] * (m if buffers == "all" else min(buffers, m))
         return static
 
     def _of(self, micro: _Micro) -> tuple[list[Fraction], list[int]]:
         """What a microbatch holds on each stage, and the least work it still brings there."""
-        key = (micro.step, micro.weights, micro.dropped)
+        key = (micro.group, micro.step, micro.weights, micro.dropped)
         if key not in self.known:
             self.known[key] = self._holds(micro), self._brings(micro)
         return self.known[key]
@@ -187,8 +211,10 @@ class _Search:
     def _holds(self, micro: _Micro) -> list[Fraction]:
         instance = self.instance
         holds = [Fraction(0)] * instance.stages
-        for v, stage in enumerate(instance.stage_of):
-            if v < micro.step <= len(self.way) - 1 - v:
+        way = self.ways[micro.group]
+        for place in range(len(way) // 2):
+            v, stage = way[place][0].virtual_stage, way[place][0].stage
+            if place < micro.step <= len(way) - 1 - place:
                 holds[stage] += self._boundaries(v)
                 holds[stage] += self._left(v) if v in micro.dropped else instance.activation[v]
             elif v in micro.weights:
@@ -197,18 +223,16 @@ class _Search:
         return holds
 
     def _brings(self, micro: _Micro) -> list[int]:
-        weight = self.instance.weight_ticks or ()
         brings = [0] * self.instance.stages
         for v in micro.weights:
-            brings[self.instance.stage_of[v]] += weight[v]
-        again = self.instance.recompute_ticks or ()
+            brings[self.instance.stage_of[v]] += self._weight(micro, v)
         for v in micro.dropped:
-            brings[self.instance.stage_of[v]] += again[v]
-        for step in self.way[micro.step :]:
+            brings[self.instance.stage_of[v]] += self._again(micro, v)
+        for step in self.ways[micro.group][micro.step :]:
             brings[step[0].stage] += min(
                 op.ticks
-                + (weight[op.virtual_stage] if op.leaves_weight else 0)
-                + (again[op.virtual_stage] if op.drops else 0)
+                + (self._weight(micro, op.virtual_stage) if op.leaves_weight else 0)
+                + (self._again(micro, op.virtual_stage) if op.drops else 0)
                 for op in step
             )
         return brings
@@ -233,19 +257,45 @@ class _Search:
         return _largest_cycle_mean(ends) if self.span else max(end[0] for end in ends)
 
 
-def _way(instance: Instance) -> Iterator[list[_Op]]:
+def _classes(instance: Instance) -> list[list[int]]:
+    """Microbatches that are alike, together."""
+    found: dict[object, list[int]] = {}
+    for j in range(instance.microbatches):
+        own = _times(instance, j)
+        times = (own.forward_ticks, own.backward_ticks, own.weight_ticks, own.fused_backward_ticks, own.recompute_ticks)
+        found.setdefault((_route(instance, j), times), []).append(j)
+    return list(found.values())
+
+
+def _route(instance: Instance, microbatch: int) -> tuple[int, ...]:
+    first = 0
+    for route in instance.routes or ():
+        if first <= microbatch < first + route.microbatches:
+            return route.virtual_stages
+        first += route.microbatches
+    return tuple(range(instance.virtual_stages))
+
+
+def _times(instance: Instance, microbatch: int) -> Instance | MicrobatchTimes:
+    groups = instance.microbatch_times or ()
+    return next((group for group in groups if microbatch in group.microbatches), instance)
+
+
+def _way(instance: Instance, microbatch: int) -> Iterator[list[_Op]]:
     """The steps of a microbatch one after another, each in the ways that the instance allows."""
-    for v, stage in enumerate(instance.stage_of):
+    times, route = _times(instance, microbatch), _route(instance, microbatch)
+    for v in route:
         mode = instance.recompute[v] if instance.recompute else "never"
         ways = {"never": (False,), "always": (True,), "choose": (False, True)}[mode]
-        yield [_Op(stage, v, instance.forward_ticks[v], True, False, drops) for drops in ways]
-    for v, stage in reversed(list(enumerate(instance.stage_of))):
-        split = instance.backward_ticks[v] if instance.backward_ticks else None
-        fused = instance.fused_backward_ticks[v] if instance.fused_backward_ticks else None
+        yield [_Op(instance.stage_of[v], v, times.forward_ticks[v], True, False, drops) for drops in ways]
+    for v in reversed(route):
+        stage = instance.stage_of[v]
+        split = times.backward_ticks[v] if times.backward_ticks else None
+        fused = times.fused_backward_ticks[v] if times.fused_backward_ticks else None
         options = [_Op(stage, v, split, False, True)] if split is not None else []
         options += [_Op(stage, v, fused, False, False)] if fused is not None else []
-        if not options and instance.weight_ticks:
-            options = [_Op(stage, v, instance.weight_ticks[v], False, False)]
+        if not options and times.weight_ticks:
+            options = [_Op(stage, v, times.weight_ticks[v], False, False)]
         yield options
 
 
@@ -261,15 +311,16 @@ def _with(state: _State, i: int, micro: _Micro, stage: int, end: Vector) -> _Sta
 def _keep(group_of: dict[object, list[_State]], state: _State) -> None:
     """Add ``state`` unless one with the same ops done is nowhere later; drop those that it makes needless."""
     micros, _ = state
-    group = group_of.setdefault(tuple((micro.step, micro.weights, micro.dropped) for micro in micros), [])
-    mine = _times(state)
-    if any(all(map(int.__le__, _times(other), mine)) for other in group):
+    key = tuple((micro.group, micro.step, micro.weights, micro.dropped) for micro in micros)
+    group = group_of.setdefault(key, [])
+    mine = _parts(state)
+    if any(all(map(int.__le__, _parts(other), mine)) for other in group):
         return
-    group[:] = [other for other in group if not all(map(int.__le__, mine, _times(other)))]
+    group[:] = [other for other in group if not all(map(int.__le__, mine, _parts(other)))]
     group.append(state)
 
 
-def _times(state: _State) -> list[int]:
+def _parts(state: _State) -> list[int]:
     micros, free = state
     return [part for micro in micros for part in micro.arrival] + [part for time in free for part in time]
 

@@ -13,12 +13,14 @@ from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance
+from zbopt.memory import least_memory
 from zbopt.metrics import figures
+from zbopt.routes import TIMES
 
 FREE = Rules(microbatch_order=False)
 """No rule that removes solutions."""
 
-_TIMES = ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks", "optimizer_ticks")
+_TIMES = (*TIMES, "optimizer_ticks")
 
 
 def solver() -> cp_model.CpSolver:
@@ -65,14 +67,15 @@ def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
 
 
 def any_instance(random: Random, *, most_stages: int = 3, most_microbatches: int = 3) -> Instance:
-    """As ``random_instance``, also with any placement, long transfers and activations of no size.
+    """As ``random_instance``, also with any placement, routes, own times, long transfers, activations of no size.
 
     Several virtual stages a stage mean two microbatches at most, and no span of three stages: minutes for CP-SAT.
     """
-    instance = random_instance(random, most_stages=most_stages, most_microbatches=most_microbatches)
+    unlike = random.random() < 0.35
+    instance = random_instance(random, most_stages=most_stages, most_microbatches=most_microbatches, unlike=unlike)
     fields = instance.model_dump()
     if instance.virtual_stages > instance.stages:
-        fields["microbatches"] = min(2, instance.microbatches)
+        fields |= _fewer_microbatches(instance, 2) if instance.microbatches > 2 else {}
         if instance.stages > 2:
             fields["objective"] = "makespan"
     if random.random() < 0.3:
@@ -82,11 +85,22 @@ def any_instance(random: Random, *, most_stages: int = 3, most_microbatches: int
     if random.random() < 0.1:
         fields["activation"] = [random.choice((0, 1)) for _ in instance.stage_of]
     if fields["memory_cap"] is not None:
-        needs = [Fraction(0)] * instance.stages
-        for stage, amount in zip(fields["stage_of"], fields["activation"], strict=True):
-            needs[stage] += amount
+        placed = Instance.model_validate(fields | {"memory_cap": None})
+        needs = [least_memory(placed, stage) for stage in range(instance.stages)]
         fields["memory_cap"] = [need * random.choice((1, 1, Fraction(3, 2), 2)) for need in needs]
     return Instance.model_validate(fields)
+
+
+def _fewer_microbatches(instance: Instance, most: int) -> dict[str, object]:
+    """The first ``most`` microbatches, or one a route, with their times."""
+    fields: dict[str, object] = {"microbatches": most}
+    if instance.routes is not None:
+        fields["routes"] = [route.model_copy(update={"microbatches": 1}) for route in instance.routes]
+    if instance.microbatch_times is not None:
+        kept = ([j for j in group.microbatches if j < most] for group in instance.microbatch_times)
+        groups = zip(instance.microbatch_times, kept, strict=True)
+        fields["microbatch_times"] = [g.model_dump() | {"microbatches": k} for g, k in groups if k] or None
+    return fields
 
 
 def _placement(random: Random, stages: int, virtual_stages: int) -> list[int]:
@@ -100,7 +114,8 @@ def with_times(instance: Instance, factor: int) -> Instance:
     """``instance`` with every time ``factor`` times as long."""
     fields = instance.model_dump()
     fields["comm_ticks"] *= factor
-    for name in _TIMES:
-        if fields[name] is not None:
-            fields[name] = [None if ticks is None else ticks * factor for ticks in fields[name]]
+    for holder in (fields, *(fields.get("microbatch_times") or ())):
+        for name in _TIMES:
+            if holder.get(name) is not None:
+                holder[name] = [None if ticks is None else ticks * factor for ticks in holder[name]]
     return Instance.model_validate(fields)

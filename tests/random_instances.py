@@ -17,7 +17,13 @@ SHARES = (Fraction(1), Fraction(1, 2), Fraction(1, 3), Fraction(0))
 
 
 def random_instance(
-    random: Random, *, most_stages: int = 4, most_microbatches: int = 4, virtual: bool = True, barriers: bool = True
+    random: Random,
+    *,
+    most_stages: int = 4,
+    most_microbatches: int = 4,
+    virtual: bool = True,
+    barriers: bool = True,
+    unlike: bool = False,
 ) -> Instance:
     """Any kind of instance: uneven times, communication, caps, shares, split or fused or free, no first B, O.
 
@@ -29,6 +35,7 @@ def random_instance(
         most_microbatches: Largest number of microbatches.
         virtual: Also interleaved and V placement, with two virtual stages a stage.
         barriers: Also instances with an optimizer step.
+        unlike: Also instances with two routes, and with microbatches whose times differ.
     """
     stages, microbatches = random.randint(1, most_stages), random.randint(1, most_microbatches)
     placement = random.choice(("linear", "linear", "interleaved", "v") if virtual else ("linear",))
@@ -48,9 +55,55 @@ def random_instance(
     if barriers and random.random() < 0.4:
         fields["barrier"] = random.choice(("global", "post_validation"))
         fields["optimizer_ticks"] = [random.randint(0, 2) for _ in range(stages)]
+    if unlike:
+        fields |= _unlike(random, Instance.model_validate(fields))
     if random.random() < 0.6:
         fields["memory_cap"] = _caps(random, Instance.model_validate(fields))
     return Instance.model_validate(fields)
+
+
+def _unlike(random: Random, instance: Instance) -> dict[str, object]:
+    """Two routes over halves of the virtual stages, times of some microbatches, or both."""
+    fields: dict[str, object] = {}
+    m, count = instance.microbatches, instance.virtual_stages
+    if m > 1 and count > 1 and random.random() < 0.5:
+        cut = count // 2 if random.random() < 0.7 else random.randint(1, count - 1)
+        first = list(range(cut)) if random.random() < 0.5 else sorted(random.sample(range(count), cut))
+        ways = [first, [v for v in range(count) if v not in first]]
+        share = random.randint(1, m - 1)
+        fields["routes"] = [
+            {"virtual_stages": way, "microbatches": n} for way, n in zip(ways, (share, m - share), strict=True)
+        ]
+        fields |= _with_b_but_first(random, instance, {way[0] for way in ways})
+    if random.random() < 0.5:
+        some = sorted(random.sample(range(m), random.randint(1, m)))
+        parts = [some[:1], some[1:]] if len(some) > 1 else [some]
+        fields["microbatch_times"] = [{"microbatches": part} | _other_times(random, instance, fields) for part in parts]
+    return fields
+
+
+def _with_b_but_first(random: Random, instance: Instance, firsts: set[int]) -> dict[str, object]:
+    """B where an instance of one route has none, unless its virtual stage is still a first one."""
+    if instance.backward_ticks is None:
+        return {}
+    fields: dict[str, object] = {}
+    missing = {v for v in firsts if instance.backward_ticks[0] is None and random.random() < 0.7}
+    fields["backward_ticks"] = [None if v in missing else b or 2 for v, b in enumerate(instance.backward_ticks)]
+    if instance.fused_backward_ticks is not None:
+        fused = instance.fused_backward_ticks
+        fields["fused_backward_ticks"] = [None if v in missing else g or 3 for v, g in enumerate(fused)]
+    return fields
+
+
+def _other_times(random: Random, instance: Instance, fields: dict[str, object]) -> dict[str, object]:
+    """Times of the same ops as those of ``instance`` with ``fields``, each anew."""
+    names = ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks")
+    rows = {name: fields.get(name, getattr(instance, name)) for name in names}
+    return {
+        name: [None if ticks is None else random.randint(1, 5) for ticks in row]
+        for name, row in rows.items()
+        if isinstance(row, (list, tuple))
+    }
 
 
 def _backward(random: Random, count: int) -> dict[str, object]:
@@ -71,10 +124,7 @@ def _backward(random: Random, count: int) -> dict[str, object]:
 
 def _caps(random: Random, instance: Instance) -> list[Fraction]:
     """Between what one microbatch needs on a stage and what all need."""
-    least = [
-        sum((instance.activation[v] for v in instance.virtual_stages_of(s)), Fraction(0))
-        for s in range(instance.stages)
-    ]
+    least = [least_memory(instance, s) for s in range(instance.stages)]
     return [need * random.choice((1, Fraction(3, 2), 2, instance.microbatches)) for need in least]
 
 

@@ -158,24 +158,24 @@ class _Ledger:
 
     def inputs(self, e: Event) -> list[tuple[int, Event]]:
         """(arrival, producer) of everything that ``e`` needs."""
+        instance = self.instance
         if e.kind is Kind.O:
-            own = self.instance.barrier is not Barrier.GLOBAL
+            own = instance.barrier is not Barrier.GLOBAL
             return [
                 (g.end, g) for g in self.gradients if g.iteration == e.iteration and not (own and g.stage != e.stage)
             ]
         v = e.virtual_stage
-        if v is None:
+        if v is None or not 0 <= v < instance.virtual_stages:
             return []
         if e.kind is Kind.F:
-            return self._from(e, v - 1, Kind.F)
+            return self._from(e, instance.previous_of(v), Kind.F)
         has_b = (e.iteration, Kind.B, v, e.microbatch) in self.at
         if e.kind is Kind.W and has_b:
             return self._from(e, v, Kind.B)
-        if v == self.instance.virtual_stages - 1:
-            return self._from(e, v, Kind.F)
-        return self._from(e, v + 1, Kind.B, Kind.BW)
+        after = instance.next_of(v)
+        return self._from(e, v, Kind.F) if after is None else self._from(e, after, Kind.B, Kind.BW)
 
-    def _from(self, e: Event, virtual_stage: int, *kinds: Kind) -> list[tuple[int, Event]]:
+    def _from(self, e: Event, virtual_stage: int | None, *kinds: Kind) -> list[tuple[int, Event]]:
         found = (self.at.get((e.iteration, kind, virtual_stage, e.microbatch)) for kind in kinds)
         return [(p.end + (self.instance.comm_ticks if p.stage != e.stage else 0), p) for p in found if p is not None]
 
@@ -271,10 +271,9 @@ class _Ledger:
 
     def _saved_by_split(self, e: Event) -> int:
         """Ticks by which the gradient of ``e`` would be there earlier if it ran as B and W; 0 where it cannot."""
-        backward = self.instance.backward_ticks
-        if backward is None or e.kind is not Kind.BW or e.virtual_stage is None:
+        if e.kind is not Kind.BW or e.virtual_stage is None or e.microbatch is None:
             return 0
-        alone = backward[e.virtual_stage]
+        alone = self.instance.ticks_of(e.virtual_stage, e.microbatch).backward
         return 0 if alone is None else e.end - e.start - alone
 
 

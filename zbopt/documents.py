@@ -52,7 +52,7 @@ def first_fault(error: ValidationError, known: Collection[str]) -> str:
 
 def _near(name: str, known: Collection[str]) -> str:
     """The field that ``name`` may have been meant for, as the end of a sentence."""
-    near = [key for key in known if key.startswith(name)]
+    near = sorted((key for key in known if key.startswith(name)), key=len)
     near = near or get_close_matches(name, known, 1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "; leave it out"
 

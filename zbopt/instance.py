@@ -7,7 +7,6 @@ numbers the right range, so that nothing downstream checks them again.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -39,6 +38,18 @@ from zbopt.quantities import (
     Ticks,
     number,
 )
+from zbopt.routes import (
+    MicrobatchTimes,
+    OpTicks,
+    Route,
+    RouteFields,
+    bidirectional,
+    default_shares,
+    filled_times,
+    own_times,
+    route_fault,
+)
+from zbopt.time_fields import check_backward, check_own_times
 from zbopt.update import UpdateFields
 
 __all__ = [
@@ -55,9 +66,12 @@ __all__ = [
     "Drop",
     "Instance",
     "Kind",
+    "MicrobatchTimes",
     "Objective",
+    "OpTicks",
     "Rational",
     "ReductionOccupies",
+    "Route",
     "Ticks",
     "TransferOccupies",
     "first_error",
@@ -79,7 +93,7 @@ _PER_VIRTUAL_STAGE = (
 _PER_STAGE = ("optimizer_ticks", *PER_STAGE)
 
 
-class Instance(CommunicationFields, MemoryFields, UpdateFields):
+class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
     """One scheduling problem. Frozen; unknown fields are refused.
 
     A scalar given for a list field stands for every virtual stage (or stage), in files too. Times are in ticks.
@@ -103,7 +117,7 @@ class Instance(CommunicationFields, MemoryFields, UpdateFields):
     )
     forward_ticks: tuple[Ticks, ...] = Field(description="Time of F, by virtual stage.")
     backward_ticks: tuple[Ticks | None, ...] | None = Field(
-        None, description="Time of B, by virtual stage; null where the first virtual stage has none."
+        None, description="Time of B, by virtual stage; null where the first one of a route has none."
     )
     weight_ticks: tuple[Ticks, ...] | None = Field(None, description="Time of W, by virtual stage.")
     fused_backward_ticks: tuple[Ticks | None, ...] | None = Field(
@@ -138,8 +152,7 @@ class Instance(CommunicationFields, MemoryFields, UpdateFields):
         stage_of = data["stage_of"]
         if not isinstance(stage_of, (list, tuple)) or any(not isinstance(stage, int) for stage in stage_of):
             return data
-        held = Counter(stage_of)
-        data.setdefault("activation", tuple(Fraction(1, held[stage]) for stage in stage_of))
+        data.setdefault("activation", default_shares(stage_of, data.get("routes")))
         data.setdefault("weight_share", 1)
         fill_memory(data)
         if data.get("barrier", "none") != "none" and data.get("optimizer_ticks") is None:
@@ -147,6 +160,8 @@ class Instance(CommunicationFields, MemoryFields, UpdateFields):
         for field, length in (*((f, len(stage_of)) for f in _PER_VIRTUAL_STAGE), *((f, stages) for f in _PER_STAGE)):
             if isinstance(data.get(field), (int, float, str, Fraction)):
                 data[field] = (data[field],) * length
+        if isinstance(data.get("microbatch_times"), (list, tuple)):
+            data["microbatch_times"] = [filled_times(group, data, len(stage_of)) for group in data["microbatch_times"]]
         return data
 
     @model_validator(mode="after")
@@ -169,7 +184,8 @@ class Instance(CommunicationFields, MemoryFields, UpdateFields):
                 f"{self.iterations} iterations of {forwards} forwards are more than {MAX_FORWARDS}; lower iterations "
                 f"to {MAX_FORWARDS // forwards}"
             )
-        self._check_backward()
+        check_backward(self)
+        check_own_times(self)
         check_memory(self)
         self.check_communication(self.stages, sized=self.boundary is not None)
         self._check_collectives_fit()
@@ -185,36 +201,22 @@ class Instance(CommunicationFields, MemoryFields, UpdateFields):
         for virtual_stage, stage in enumerate(self.stage_of):
             if not 0 <= stage < self.stages:
                 raise ValueError(f"stage_of[{virtual_stage}] = {stage} is no stage; stages are 0 to {self.stages - 1}")
+        fault = None if self.routes is None else route_fault(self.routes, self.virtual_stages, self.microbatches)
+        if fault is not None:
+            raise ValueError(fault)
         idle = sorted(set(range(self.stages)) - set(self.stage_of))
         if idle:
             raise ValueError(f"stage {idle[0]} holds no virtual stage; give each stage at least one in stage_of")
 
     def _check_collectives_fit(self) -> None:
         for i, inside in enumerate(self.collectives or ()):
-            times = [t for v in range(self.virtual_stages) if (t := self.op_ticks(inside.kind, v)) is not None]
+            times = [t for v, j in self.passes() if (t := self.op_ticks(inside.kind, v, j)) is not None]
             end = inside.start + inside.ticks
             if end > min(times, default=end):
                 raise ValueError(
                     f"collectives[{i}] ends at {end} in {inside.kind.value}, which takes {min(times)}; "
                     "end it before that"
                 )
-
-    def _check_backward(self) -> None:
-        if (self.backward_ticks is None) != (self.weight_ticks is None):
-            raise ValueError("backward_ticks and weight_ticks go together; give both, or fused_backward_ticks alone")
-        if self.backward_ticks is None and self.fused_backward_ticks is None:
-            raise ValueError("no backward times; give backward_ticks and weight_ticks, or fused_backward_ticks")
-        for field in ("backward_ticks", "fused_backward_ticks"):
-            values = getattr(self, field) or ()
-            missing = [v for v, ticks in enumerate(values) if ticks is None]
-            allowed = [0] if self.backward_ticks is not None and self.backward_ticks[0] is None else []
-            if missing not in ([], allowed):
-                raise ValueError(
-                    f"{field}[{missing[0]}] is null; only the first virtual stage may have no B, and then no BW"
-                )
-        first_has_no_b = self.backward_ticks is not None and self.backward_ticks[0] is None
-        if first_has_no_b and self.fused_backward_ticks and self.fused_backward_ticks[0] is not None:
-            raise ValueError("fused_backward_ticks[0] is given, but virtual stage 0 has no B to fuse; set it to null")
 
     @classmethod
     def uniform(
@@ -237,22 +239,20 @@ class Instance(CommunicationFields, MemoryFields, UpdateFields):
     ) -> Self:
         """An instance whose virtual stages are all alike. Times are of one virtual stage, in ticks.
 
+        ``placement`` is one of ``placement_of``.
+
         Raises:
             ValueError: A number is out of range, or the placement does not go with ``virtual``.
         """
         stage_of = placement_of(placement, stages, virtual) if stages >= 1 else ()
+        routes = bidirectional(stages, microbatches) if placement == "bidirectional" else None
         fields = {key: value for key, value in locals().items() if key not in {"cls", "placement", "virtual"}}
         return cls.model_validate(fields)
 
     @property
-    def virtual_stages(self) -> int:
-        """Number of virtual stages."""
-        return len(self.stage_of)
-
-    @property
     def is_linear(self) -> bool:
-        """One virtual stage a stage, in order."""
-        return self.stage_of == tuple(range(self.stages))
+        """One route over one virtual stage a stage, in order."""
+        return self.routes is None and self.stage_of == tuple(range(self.stages))
 
     @property
     def may_split(self) -> bool:
@@ -274,17 +274,25 @@ class Instance(CommunicationFields, MemoryFields, UpdateFields):
         """Transfers are events that occupy ports."""
         return self.sends and self.transfer_occupies is TransferOccupies.PORT
 
-    def op_ticks(self, kind: Kind, virtual_stage: int) -> int | None:
-        """Time of F (with the loss on the last virtual stage), B, W or BW; ``None``: there is no such op."""
-        if kind is Kind.F:
-            last = virtual_stage == self.virtual_stages - 1
-            return self.forward_ticks[virtual_stage] + (self.loss_ticks if last else 0)
-        times = {Kind.B: self.backward_ticks, Kind.W: self.weight_ticks, Kind.BW: self.fused_backward_ticks}[kind]
-        return None if times is None else times[virtual_stage]
+    def op_ticks(self, kind: Kind, virtual_stage: int, microbatch: int) -> int | None:
+        """Time of F, B, W, BW or R of a microbatch; ``None``: there is no such op."""
+        return self.ticks_of(virtual_stage, microbatch).of(kind)
 
     def virtual_stages_of(self, stage: int) -> tuple[int, ...]:
         """Virtual stages that ``stage`` holds, in forward order."""
         return tuple(v for v, held_by in enumerate(self.stage_of) if held_by == stage)
+
+    def ticks_of(self, virtual_stage: int, microbatch: int) -> OpTicks:
+        """Times of the ops of a microbatch on a virtual stage; F with the loss on the last one of its route."""
+        times = self if self.microbatch_times is None else own_times(self.microbatch_times).get(microbatch, self)
+        v = virtual_stage
+        return OpTicks(
+            times.forward_ticks[v] + (0 if self.next_of(v) is not None else self.loss_ticks),
+            None if times.backward_ticks is None else times.backward_ticks[v],
+            None if times.weight_ticks is None else times.weight_ticks[v],
+            None if times.fused_backward_ticks is None else times.fused_backward_ticks[v],
+            None if times.recompute_ticks is None else times.recompute_ticks[v],
+        )
 
     def lag_ticks(self, from_virtual_stage: int, to_virtual_stage: int) -> int:
         """Time of the transfer between two neighbours on the route, whether a lag or an event: none on one stage."""

@@ -113,9 +113,9 @@ def _activation(instance: Instance, v: int, way: Way, taker: Kind, last: Kind) -
 
 def received(instance: Instance, virtual_stage: int) -> Fraction:
     """The copy of its input that F holds: none where the stage itself made it, and on the first virtual stage."""
-    v = virtual_stage
-    local = v == 0 or instance.stage_of[v - 1] == instance.stage_of[v]
-    return NOTHING if local else _of(instance.boundary, v - 1)
+    before = instance.previous_of(virtual_stage)
+    local = before is None or instance.stage_of[before] == instance.stage_of[virtual_stage]
+    return NOTHING if local or before is None else _of(instance.boundary, before)
 
 
 def static_parts(instance: Instance, stage: int) -> tuple[tuple[Tensor, Fraction], ...]:
@@ -135,13 +135,13 @@ def _receive_buffers(instance: Instance, stage: int) -> Fraction:
     """A boundary for each microbatch that has buffers: of every input, and of every gradient, from another stage."""
     if instance.boundary is None or not instance.receive_buffers:
         return NOTHING
-    count = instance.microbatches if instance.receive_buffers == "all" else instance.receive_buffers
-    one = NOTHING
+    total = NOTHING
     for v in instance.virtual_stages_of(stage):
-        one += received(instance, v)
-        if v + 1 < instance.virtual_stages and instance.stage_of[v + 1] != stage:
-            one += instance.boundary[v]
-    return min(count, instance.microbatches) * one
+        passing, after = len(instance.microbatches_of(v)), instance.next_of(v)
+        count = passing if instance.receive_buffers == "all" else min(passing, instance.receive_buffers)
+        gradient = NOTHING if after is None or instance.stage_of[after] == stage else instance.boundary[v]
+        total += count * (received(instance, v) + gradient)
+    return total
 
 
 def static_memory(instance: Instance, stage: int) -> Fraction:
@@ -186,13 +186,16 @@ def least_memory(instance: Instance, stage: int) -> Fraction:
     """The least cap of ``stage`` under which a schedule exists.
 
     One microbatch at a time needs this: whole on one of its virtual stages, the least that can be left of it on those
-    before. At the start of that backward no schedule holds less.
+    before. At the start of that backward no schedule holds less. Of several routes the one that needs most counts.
     """
-    below = most = NOTHING
+    most = NOTHING
+    below: dict[int, Fraction] = {}
     for v in instance.virtual_stages_of(stage):
         may_fuse = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[v] is not None
-        most = max(most, below + whole_memory(instance, v) + (NOTHING if may_fuse else added_by_b(instance, v)))
-        below += least_left(instance, v)
+        route = instance.microbatches_of(v).start
+        before = below.get(route, NOTHING)
+        most = max(most, before + whole_memory(instance, v) + (NOTHING if may_fuse else added_by_b(instance, v)))
+        below[route] = before + least_left(instance, v)
     return static_memory(instance, stage) + most
 
 

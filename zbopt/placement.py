@@ -7,9 +7,10 @@ def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
     """``stage_of`` of a named placement.
 
     Args:
-        name: ``linear`` (one virtual stage a stage), ``interleaved`` (round robin) or ``v`` (down and back up).
+        name: ``linear`` (one virtual stage a stage), ``interleaved`` (round robin), ``v`` (down and back up), or
+            ``bidirectional`` (two replicas, one down and one up; its routes are ``routes.bidirectional``).
         stages: Number of stages.
-        virtual: Virtual stages a stage: 1 for ``linear``, 2 for ``v``.
+        virtual: Virtual stages a stage: 1 for ``linear``, 2 for ``v`` and ``bidirectional``.
 
     Raises:
         ValueError: The name is unknown, or does not go with ``virtual``.
@@ -19,9 +20,9 @@ def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
         return down
     if name == "interleaved" and virtual >= 1:
         return down * virtual
-    if name == "v" and virtual == 2:
+    if name in ("v", "bidirectional") and virtual == 2:
         return down + down[::-1]
     raise ValueError(
         f"placement {name!r} with {virtual} virtual stages a stage is unknown; "
-        "choose linear with 1, interleaved with any number, or v with 2"
+        "choose linear with 1, interleaved with any number, v or bidirectional with 2"
     )

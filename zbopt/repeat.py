@@ -48,8 +48,11 @@ def in_flight(instance: Instance) -> int:
 
 
 def shortened(instance: Instance) -> Instance | None:
-    """The same problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing."""
-    if not instance.is_simple:
+    """The same problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing.
+
+    Where microbatches are not alike nothing repeats by itself.
+    """
+    if not (instance.is_simple and instance.alike):
         return None
     held = in_flight(instance)
     modulus = held if held < instance.virtual_stages else _STRIDES

@@ -17,28 +17,39 @@ def load(instance: Instance) -> Bound:
 
 def _of_stage(slices: Slices, stage: int) -> int:
     instance = slices.instance
-    work = instance.microbatches * slices.work(stage) + optimizer_tail(instance, stage)
+    work = slices.work(stage) + optimizer_tail(instance, stage)
     if instance.objective is not Objective.MAKESPAN:
         return work
-    first = instance.virtual_stages_of(stage)[0]
-    return slices.heads[first] + work + _blocked(instance, stage, first)
+    blocking = instance.communication is Communication.BLOCKING
+    heads = (slices.heads[v] - (_lag_in(instance, v) if blocking else 0) for v in instance.virtual_stages_of(stage))
+    return min(heads) + work + (_blocked(instance, stage) if blocking else 0)
 
 
-def _blocked(instance: Instance, stage: int, first: int) -> int:
-    """Time of the transfers that hold a stage, where they do; the first one may come before its first op."""
-    if instance.communication is not Communication.BLOCKING:
-        return 0
-    ends = [v for v in range(1, instance.virtual_stages) if stage in (instance.stage_of[v - 1], instance.stage_of[v])]
-    each = sum(instance.lag_ticks(v - 1, v) + instance.lag_ticks(v, v - 1) for v in ends)
-    return instance.microbatches * each - (instance.lag_ticks(first - 1, first) if first else 0)
+def _lag_in(instance: Instance, virtual_stage: int) -> int:
+    """Time of the transfer that brings the input of a virtual stage."""
+    before = instance.previous_of(virtual_stage)
+    return 0 if before is None else instance.lag_ticks(before, virtual_stage)
+
+
+def _blocked(instance: Instance, stage: int) -> int:
+    """Time of the transfers that hold a stage, of all microbatches; the first one may come before its first op."""
+    blocked = 0
+    for v, held_by in enumerate(instance.stage_of):
+        before = instance.previous_of(v)
+        if before is not None and stage in (held_by, instance.stage_of[before]):
+            each = instance.lag_ticks(before, v) + instance.lag_ticks(v, before)
+            blocked += len(instance.microbatches_of(v)) * each
+    return blocked
 
 
 def _after_input(instance: Instance, stage: int) -> int:
     """What is left to do on a stage when the input of some microbatch is ready at last."""
     ready = instance.input_ready_ticks
-    if ready is None or instance.objective is not Objective.MAKESPAN:
+    if ready is None or instance.objective is not Objective.MAKESPAN or not instance.alike:
         return 0
     slices = Slices(instance)
-    head, work = slices.heads[instance.virtual_stages_of(stage)[0]], slices.work(stage)
-    left = max(time + (len(ready) - j) * work for j, time in enumerate(ready))
+    slices = Slices(instance)
+    head, work = min(slices.heads[v] for v in instance.virtual_stages_of(stage)), slices.work(stage)
+    each = work // instance.microbatches
+    left = max(time + (len(ready) - j) * each for j, time in enumerate(ready))
     return head + left + optimizer_tail(instance, stage)

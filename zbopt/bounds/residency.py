@@ -26,7 +26,7 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
     count = slots(instance, virtual_stage)
     if count is None or count == 0:
         return None
-    full_rounds, rest = divmod(instance.microbatches - 1, count)
+    full_rounds, rest = divmod(len(instance.microbatches_of(virtual_stage)) - 1, count)
     held = slices.round_trips[virtual_stage] + _least_hold_after_gradient(slices, virtual_stage)
     span = instance.objective is Objective.MAX_STAGE_SPAN
     head = 0 if span else slices.heads[virtual_stage]

@@ -32,11 +32,12 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
     virtual_stage, *others = instance.virtual_stages_of(stage)
     if others:
         return None
-    m, forward, trip = instance.microbatches, slices.forward(virtual_stage), slices.round_trips[virtual_stage]
+    m, trip = len(instance.microbatches_of(virtual_stage)), slices.round_trips[virtual_stage]
+    forward = slices.forward(virtual_stage, most=True)
     head = slices.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
-    base = head + m * slices.work(stage) + optimizer_tail(instance, stage)
+    base = head + slices.work(stage) + optimizer_tail(instance, stage)
     count = slots(instance, virtual_stage)
-    forward += slices.again(virtual_stage)
+    forward += slices.again(virtual_stage, most=True)
     if count is None:
         # All forwards may come before the first gradient: the two windows may be one.
         return base + max(0, trip - m * forward)
@@ -47,8 +48,8 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
 
 def _most_live_work(slices: Slices, virtual_stage: int) -> int:
     """Most backward work of other microbatches that can be live at the start of an F."""
-    whole, rest = slices.backward_work(virtual_stage), slices.weight(virtual_stage)
-    whole += slices.again(virtual_stage)
+    whole, rest = slices.backward_work(virtual_stage, most=True), slices.weight(virtual_stage)
+    whole += slices.again(virtual_stage, most=True)
     return max((whole * a + rest * b for a, b in _live_pairs(slices.instance, virtual_stage)), default=0)
 
 
@@ -56,7 +57,7 @@ def _live_pairs(instance: Instance, virtual_stage: int) -> Iterator[tuple[int, i
     """For each number a of microbatches before their backward beside one F, the most b that wait for W only."""
     each, held = least_left(instance, virtual_stage), held_for_weight(instance, virtual_stage)
     room = room_beside_forward(instance, virtual_stage)
-    others = instance.microbatches - 1
+    others = len(instance.microbatches_of(virtual_stage)) - 1
     first_has_no_b = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
     for a in range(others + 1):
         rest = room - a * each

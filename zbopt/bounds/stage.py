@@ -7,47 +7,48 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from zbopt.instance import Barrier, Instance, Kind, Objective
+from zbopt.instance import Barrier, Instance, Objective, OpTicks
 from zbopt.memory import Way, added_by_b, least_left, static_memory, ways, whole_memory
 
 
 @dataclass(frozen=True)
 class Slices:
-    """Least times of one microbatch along the route of ``instance``, in ticks."""
+    """Least times of one microbatch along its route through ``instance``, in ticks; with ``most`` the most."""
 
     instance: Instance
 
-    def forward(self, virtual_stage: int) -> int:
+    @cached_property
+    def _ticks(self) -> tuple[frozenset[OpTicks], ...]:
+        """By virtual stage, the different times that microbatches take."""
+        instance = self.instance
+        if instance.microbatch_times is None:
+            return tuple(frozenset({instance.ticks_of(v, 0)}) for v in range(instance.virtual_stages))
+        return tuple(
+            frozenset(instance.ticks_of(v, j) for j in instance.microbatches_of(v))
+            for v in range(instance.virtual_stages)
+        )
+
+    def forward(self, virtual_stage: int, *, most: bool = False) -> int:
         """Time of F."""
-        ticks = self.instance.op_ticks(Kind.F, virtual_stage)
-        assert ticks is not None, "F always runs"
-        return ticks
+        return (max if most else min)(ticks.forward for ticks in self._ticks[virtual_stage])
 
     def gradient(self, virtual_stage: int) -> int:
         """Least time from the arriving gradient to the gradient of the input: B, or BW where that may run instead."""
-        times = (self.instance.backward_ticks, self.instance.fused_backward_ticks)
-        return min((row[virtual_stage] or 0 for row in times if row is not None), default=0)
+        return min(ticks.gradient() for ticks in self._ticks[virtual_stage])
 
     def weight(self, virtual_stage: int) -> int:
-        """Time of W where the backward is split, else 0."""
-        return self.instance.weight_ticks[virtual_stage] if self.instance.weight_ticks is not None else 0
+        """Longest time of W where the backward is split, else 0."""
+        return max(ticks.weight or 0 for ticks in self._ticks[virtual_stage])
 
-    def backward_work(self, virtual_stage: int) -> int:
-        """Least time that the backward of one microbatch takes: B and W, or BW."""
-        instance = self.instance
-        options = []
-        if instance.backward_ticks is not None:
-            options.append((instance.backward_ticks[virtual_stage] or 0) + self.weight(virtual_stage))
-        fused = (instance.fused_backward_ticks or [None] * instance.virtual_stages)[virtual_stage]
-        if fused is not None:
-            options.append(fused)
-        return min(options)
+    def backward_work(self, virtual_stage: int, *, most: bool = False) -> int:
+        """Time that the backward of one microbatch takes at least: B and W, or BW."""
+        return (max if most else min)(ticks.backward_work() for ticks in self._ticks[virtual_stage])
 
-    def again(self, virtual_stage: int) -> int:
+    def again(self, virtual_stage: int, *, most: bool = False) -> int:
         """Time of R where every activation is recomputed, else 0."""
-        instance = self.instance
-        always = ways(instance, virtual_stage) == (Way.RECOMPUTE,)
-        return instance.recompute_ticks[virtual_stage] if always and instance.recompute_ticks is not None else 0
+        if ways(self.instance, virtual_stage) != (Way.RECOMPUTE,):
+            return 0
+        return (max if most else min)(ticks.recompute or 0 for ticks in self._ticks[virtual_stage])
 
     def brought_back(self, virtual_stage: int) -> int:
         """Least time from the end of F to the backward: R, or OUT and IN, where every activation is dropped so."""
@@ -59,28 +60,43 @@ class Slices:
         return instance.offload_ticks[virtual_stage] + instance.reload_ticks[virtual_stage]
 
     def work(self, stage: int) -> int:
-        """Least time that one microbatch takes on ``stage``."""
-        held = self.instance.virtual_stages_of(stage)
-        return sum(self.forward(v) + self.again(v) + self.backward_work(v) for v in held)
+        """Least time that all microbatches take on ``stage``."""
+        return sum(self._work_of(v) for v in self.instance.virtual_stages_of(stage))
+
+    def _work_of(self, virtual_stage: int) -> int:
+        microbatches = self.instance.microbatches_of(virtual_stage)
+        if len(self._ticks[virtual_stage]) == 1:
+            each = self.forward(virtual_stage) + self.again(virtual_stage) + self.backward_work(virtual_stage)
+            return len(microbatches) * each
+        always = ways(self.instance, virtual_stage) == (Way.RECOMPUTE,)
+        ticks = (self.instance.ticks_of(virtual_stage, j) for j in microbatches)
+        return sum(t.forward + t.backward_work() + ((t.recompute or 0) if always else 0) for t in ticks)
+
+    def passing_work(self, virtual_stage: int) -> int:
+        """Least time that forwards and gradients of all microbatches take, W and R left out."""
+        ticks = (self.instance.ticks_of(virtual_stage, j) for j in self.instance.microbatches_of(virtual_stage))
+        return sum(t.forward + t.gradient() for t in ticks)
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
         """Least time from the first start of all to the start of F, by virtual stage."""
-        heads = [0]
-        for v in range(1, self.instance.virtual_stages):
-            heads.append(heads[-1] + self.forward(v - 1) + self.instance.lag_ticks(v - 1, v))
+        heads: list[int] = []
+        for v in range(self.instance.virtual_stages):
+            u = self.instance.previous_of(v)
+            heads.append(0 if u is None else heads[u] + self.forward(u) + self.instance.lag_ticks(u, v))
         return tuple(heads)
 
     @cached_property
     def round_trips(self) -> tuple[int, ...]:
         """Least time from the start of F until its gradient has come to the same virtual stage and R or IN has run."""
-        last = self.instance.virtual_stages - 1
-        trips = [self.forward(last) + self.brought_back(last)]
-        for v in range(last - 1, -1, -1):
-            lags = self.instance.lag_ticks(v, v + 1) + self.instance.lag_ticks(v + 1, v)
-            onward = trips[-1] + self.gradient(v + 1) + lags
-            trips.append(self.forward(v) + max(onward, self.brought_back(v)))
-        return tuple(reversed(trips))
+        trips = [0] * self.instance.virtual_stages
+        for v in reversed(range(self.instance.virtual_stages)):
+            u, onward = self.instance.next_of(v), 0
+            if u is not None:
+                lags = self.instance.lag_ticks(v, u) + self.instance.lag_ticks(u, v)
+                onward = trips[u] + self.gradient(u) + lags
+            trips[v] = self.forward(v) + max(onward, self.brought_back(v))
+        return tuple(trips)
 
     @cached_property
     def gradient_tails(self) -> tuple[int, ...]:
@@ -94,7 +110,8 @@ class Slices:
         for v in range(instance.virtual_stages):
             own = self.backward_work(v) + reduction(instance, v)
             own += _step(instance, instance.stage_of[v]) if own_step else 0
-            onward = self.gradient(v) + instance.lag_ticks(v, v - 1) + tails[-1] if v else 0
+            u = instance.previous_of(v)
+            onward = 0 if u is None else self.gradient(v) + instance.lag_ticks(v, u) + tails[u]
             tails.append(max(own, onward))
         last_step = 0 if own_step else instance.barrier_ticks + max(instance.optimizer_ticks or (0,))
         return tuple(tail + last_step for tail in tails)
@@ -109,7 +126,7 @@ def slots(instance: Instance, virtual_stage: int) -> int | None:
     if instance.memory_cap is None or each == 0:
         return None
     count = 1 + room_beside_forward(instance, virtual_stage) // each
-    return None if count >= instance.microbatches else max(0, count)
+    return None if count >= len(instance.microbatches_of(virtual_stage)) else max(0, count)
 
 
 def room_beside_forward(instance: Instance, virtual_stage: int) -> Fraction:

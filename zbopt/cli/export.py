@@ -15,6 +15,7 @@ from zbopt.cli.formats import Format, refuse_flags, require_other
 from zbopt.formats.chrome_trace import to_chrome_trace
 from zbopt.formats.jaxpp import to_jaxpp
 from zbopt.formats.megatron_layout import SCHEMA, Layers, layers_from_document, spread, write_layout
+from zbopt.formats.order import require_one_route
 from zbopt.formats.sail_zb import to_sail_zb
 from zbopt.formats.torch_csv import compute_only, rows_text
 from zbopt.instance import Instance, first_error, placement_of, read_document
@@ -140,11 +141,14 @@ def _layers(file: Path, counts: str | None) -> Layers:
 
 def _stage_of(file: Path, document: object, schema: str) -> tuple[int, ...]:
     if not schema.startswith("zbopt.instance") and not (isinstance(document, dict) and "forward_ticks" in document):
-        return read_checked(file).schedule.instance.stage_of
-    try:
-        return Instance.model_validate(document).stage_of
-    except ValidationError as error:
-        raise ValueError(f"{file}: {first_error(error)}") from None
+        instance = read_checked(file).schedule.instance
+    else:
+        try:
+            instance = Instance.model_validate(document)
+        except ValidationError as error:
+            raise ValueError(f"{file}: {first_error(error)}") from None
+    require_one_route(instance, "Megatron's layout")
+    return instance.stage_of
 
 
 def _counts(text: str) -> list[int]:

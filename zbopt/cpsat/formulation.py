@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
@@ -264,24 +264,26 @@ class Formulation:
         for (v, j, _), choice in self.graph.way_of.items():
             terms[j] += [literal * (weights[v] * k) for k, literal in enumerate(self.option[choice]) if k]
         number = [cp_model.LinearExpr.sum(row) for row in terms]
-        apart = [self.model.new_bool_var(f"apart{j}") for j in range(instance.microbatches - 1)]
-        for j, literal in enumerate(apart):
-            self.model.add(number[j] == number[j + 1]).only_enforce_if(~literal)
-            self.model.add(number[j] + 1 <= number[j + 1]).only_enforce_if(literal)
+        apart: dict[int, cp_model.IntVar] = {}
+        for j, k in (pair for members in instance.classes() for pair in pairwise(members)):
+            apart[j] = self.model.new_bool_var(f"apart{j}")
+            self.model.add(number[j] == number[k]).only_enforce_if(~apart[j])
+            self.model.add(number[j] + 1 <= number[k]).only_enforce_if(apart[j])
         self._microbatches_in_order(apart)
 
-    def _microbatches_in_order(self, apart: Sequence[cp_model.IntVar] | None) -> None:
-        """[D1] Each virtual stage runs F, R, OUT, IN, the gradients (B or BW) and W in microbatch order.
+    def _microbatches_in_order(self, apart: Mapping[int, cp_model.IntVar] | None) -> None:
+        """[D1] Each virtual stage runs F, R, OUT, IN, the gradients (B or BW) and W of like microbatches in order.
 
         Args:
-            apart: [D9] For each microbatch but the last, whether the next one need not follow it; ``None``: it must.
+            apart: [D9] For each microbatch, whether the next one like it need not follow it; ``None``: it must.
         """
-        classes: dict[tuple[int, str], dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+        alike = {j: k for k, members in enumerate(self.graph.instance.classes()) for j in members}
+        classes: dict[tuple[int, str, int], dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
         for i, task in enumerate(self.graph.tasks):
             if task.virtual_stage is None or task.microbatch is None:
                 continue
             name = _GRADIENT if task.kind in (Kind.B, Kind.BW) else task.kind.value
-            classes[task.virtual_stage, name][_turn(task)].append(i)
+            classes[task.virtual_stage, name, alike[task.microbatch]][_turn(task)].append(i)
         for rows in classes.values():
             for j, k in pairwise(sorted(rows)):
                 for before in rows[j]:

@@ -27,7 +27,7 @@ def latest_ends(problem: Relaxed, horizon: int) -> tuple[int, ...]:
     slices = Slices(instance)
     ends = [horizon + outside]
     for stage in range(1, instance.stages):
-        before_last_gradient = instance.microbatches * (slices.forward(stage) + slices.gradient(stage))
+        before_last_gradient = slices.passing_work(stage)
         delay = horizon - before_last_gradient - instance.lag_ticks(stage - 1, stage) - slices.backward_work(stage - 1)
         ends.append(ends[-1] + max(0, delay))
     return tuple(ends)

@@ -45,7 +45,7 @@ def shape(instance: Instance) -> Shape | None:
     held = in_flight(instance)
     stride = held if held < instance.stages else 1
     least = 3 * held + stride
-    if not instance.is_linear or instance.microbatches < least:
+    if not (instance.is_linear and instance.alike) or instance.microbatches < least:
         return None
     inserted = (instance.microbatches - least) // stride
     short = instance.microbatches - inserted * stride

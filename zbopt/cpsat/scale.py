@@ -7,20 +7,10 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Self
 
-from zbopt.instance import Instance, Objective
+from zbopt.instance import Instance, MicrobatchTimes, Objective
+from zbopt.routes import TIMES
 
-_TIMES = (
-    "forward_ticks",
-    "backward_ticks",
-    "weight_ticks",
-    "fused_backward_ticks",
-    "recompute_ticks",
-    "offload_ticks",
-    "reload_ticks",
-    "optimizer_ticks",
-    "reduction_ticks",
-    "input_ready_ticks",
-)
+_TIMES = (*TIMES, "offload_ticks", "reload_ticks", "optimizer_ticks", "reduction_ticks", "input_ready_ticks")
 _SINGLE = ("comm_ticks", "loss_ticks", "barrier_ticks")
 
 
@@ -47,8 +37,19 @@ class Scale:
         for name in _TIMES:
             values = getattr(instance, name)
             if values is not None:
-                smaller[name] = tuple(None if t is None else t // ticks for t in values)
+                smaller[name] = _divided(values, ticks)
+        if instance.microbatch_times is not None:
+            smaller["microbatch_times"] = tuple(_smaller(group, ticks) for group in instance.microbatch_times)
         return cls(instance.model_copy(update=smaller), ticks)
+
+
+def _divided(values: tuple[int | None, ...], ticks: int) -> tuple[int | None, ...]:
+    return tuple(None if t is None else t // ticks for t in values)
+
+
+def _smaller(group: MicrobatchTimes, ticks: int) -> MicrobatchTimes:
+    fields = {name: getattr(group, name) for name in TIMES}
+    return group.model_copy(update={n: _divided(values, ticks) for n, values in fields.items() if values is not None})
 
 
 def _is_rated(instance: Instance) -> bool:
@@ -68,3 +69,5 @@ def _times(instance: Instance) -> Iterator[int]:
     yield from (getattr(instance, name) for name in _SINGLE)
     for name in _TIMES:
         yield from (t for t in getattr(instance, name) or () if t)
+    for group in instance.microbatch_times or ():
+        yield from (t for name in TIMES for t in getattr(group, name) or () if t)

@@ -36,7 +36,7 @@ class Stairs:
 
     @classmethod
     def of(cls, graph: TaskGraph, residences: Sequence[Residence], cap: int) -> Self | None:
-        """The stairs of one stage; ``None`` where several virtual stages or a choice share its memory.
+        """The stairs of one stage; ``None`` where several virtual stages, times or a choice share its memory.
 
         Also where anything but an F takes memory, or anything but a backward gives it back.
         """
@@ -46,7 +46,11 @@ class Stairs:
         for residence in sorted(residences, key=lambda r: _turn(graph.tasks[r.first])):
             groups[graph.tasks[residence.last].kind].append(residence)
         shared = len({graph.tasks[r.first].virtual_stage for r in residences}) > 1
-        if shared or any(graph.tasks[r.last].choice is not None for r in residences):
+        if (
+            shared
+            or graph.instance.microbatch_times is not None
+            or any(graph.tasks[r.last].choice is not None for r in residences)
+        ):
             return None
         *earlier, last = (groups[kind] for kind in (Kind.B, Kind.W, Kind.BW) if kind in groups)
         by_input = earlier[0][0].amount if earlier else 0

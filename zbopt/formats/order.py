@@ -46,8 +46,30 @@ class Order:
         )
 
 
+def require_one_route(instance: Instance, reader: str) -> None:
+    """Refuse an instance whose microbatches pass different virtual stages.
+
+    Args:
+        instance: The problem.
+        reader: What has only one route, for the error.
+
+    Raises:
+        ValueError: There are several routes.
+    """
+    if instance.routes is not None:
+        raise ValueError(
+            f"routes: {reader} sends every microbatch through all virtual stages, and here they take "
+            f"{len(instance.routes)} routes; take a placement of one route"
+        )
+
+
 def order_of_schedule(schedule: Schedule) -> Order:
-    """The order in which ``schedule`` runs its ops, the optimizer steps left out."""
+    """The order in which ``schedule`` runs its ops, the optimizer steps left out.
+
+    Raises:
+        ValueError: There are several routes.
+    """
+    require_one_route(schedule.instance, "a table of ops")
     rows = (
         tuple((e.kind, e.virtual_stage or 0, e.microbatch or 0) for e in row if e.kind is not Kind.O)
         for row in schedule.by_stage()
@@ -67,6 +89,8 @@ def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -
         ValueError: One line that names the row and cell: an op twice, out of range, on two rows, or missing; a
             backward before its forward; ops that wait for each other in a circle; or what the instance has otherwise.
     """
+    if instance is not None:
+        require_one_route(instance, "a table of ops")
     if instance is not None and len(rows) != instance.stages:
         raise ValueError(f"{len(rows)} rows for {instance.stages} stages; give one row a stage")
     if not rows:

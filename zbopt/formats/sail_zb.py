@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from zbopt.formats.order import Cell, Order, order_of
+from zbopt.formats.order import Cell, Order, order_of, require_one_route
 from zbopt.instance import Instance, Kind, placement_of
 from zbopt.schedule import Event, Schedule
 
@@ -27,6 +27,7 @@ def to_sail_zb(schedule: Schedule) -> str:
             says); a microbatch with both whole and split backwards; a first virtual stage without B.
     """
     instance = schedule.instance
+    require_one_route(instance, "the sail-zb runtime")
     chunks = _chunks(instance)
     rows = [[e for e in row if e.kind is not Kind.O] for row in schedule.by_stage()]
     _check_queues(rows)

@@ -63,13 +63,11 @@ class _Expansion:
         )
 
     def _one_iteration(self) -> None:
-        for virtual_stage in range(self.instance.virtual_stages):
-            for microbatch in range(self.instance.microbatches):
-                self._ops(virtual_stage, microbatch)
-        for virtual_stage in range(self.instance.virtual_stages):
-            for microbatch in range(self.instance.microbatches):
-                self._dataflow(virtual_stage, microbatch)
-                self._memory(virtual_stage, microbatch)
+        for virtual_stage, microbatch in self.instance.passes():
+            self._ops(virtual_stage, microbatch)
+        for virtual_stage, microbatch in self.instance.passes():
+            self._dataflow(virtual_stage, microbatch)
+            self._memory(virtual_stage, microbatch)
         self._reduction()
         self._optimizer()
         self._next_iteration()
@@ -86,17 +84,16 @@ class _Expansion:
 
     def _ops(self, virtual_stage: int, microbatch: int) -> None:
         """[M1] F always; the backward as B and W, as BW, or as either where the instance leaves it open."""
-        instance = self.instance
-        backward, weight, fused = (instance.op_ticks(k, virtual_stage) for k in (Kind.B, Kind.W, Kind.BW))
+        ticks = self.instance.ticks_of(virtual_stage, microbatch)
         choice = None
-        if instance.may_split and fused is not None:
+        if ticks.weight is not None and ticks.fused is not None:
             choice = self._choice(2)
         self._op(Kind.F, virtual_stage, microbatch, release=self._ready(virtual_stage, microbatch))
-        if backward is not None:
+        if ticks.backward is not None:
             self._op(Kind.B, virtual_stage, microbatch, choice)
-        if weight is not None:
+        if ticks.weight is not None:
             self._op(Kind.W, virtual_stage, microbatch, choice)
-        if fused is not None:
+        if ticks.fused is not None:
             self._op(Kind.BW, virtual_stage, microbatch, choice, FUSED)
         self._drops(virtual_stage, microbatch)
 
@@ -108,17 +105,15 @@ class _Expansion:
         if len(allowed) > 1:
             choice = self.way_of[virtual_stage, microbatch, self.iteration] = self._choice(len(allowed))
         times_of = (
-            (Kind.R, instance.recompute_ticks),
-            (Kind.OUT, instance.offload_ticks),
-            (Kind.IN, instance.reload_ticks),
+            (Kind.R, instance.ticks_of(virtual_stage, microbatch).recompute),
+            (Kind.OUT, None if instance.offload_ticks is None else instance.offload_ticks[virtual_stage]),
+            (Kind.IN, None if instance.reload_ticks is None else instance.reload_ticks[virtual_stage]),
         )
-        for kind, times in times_of:
-            if times is not None and _DROPPED_BY[kind] in allowed:
+        for kind, ticks in times_of:
+            if ticks is not None and _DROPPED_BY[kind] in allowed:
                 option = allowed.index(_DROPPED_BY[kind])
                 stage = instance.stage_of[virtual_stage]
-                self._add(
-                    Task(kind, stage, virtual_stage, microbatch, times[virtual_stage], choice, option, self.iteration)
-                )
+                self._add(Task(kind, stage, virtual_stage, microbatch, ticks, choice, option, self.iteration))
 
     def _choice(self, options: int) -> int:
         self.choices.append(options)
@@ -136,14 +131,14 @@ class _Expansion:
         option: int = SPLIT,
         release: int = 0,
     ) -> None:
-        stage, ticks = self.instance.stage_of[virtual_stage], self.instance.op_ticks(kind, virtual_stage)
+        stage, ticks = self.instance.stage_of[virtual_stage], self.instance.op_ticks(kind, virtual_stage, microbatch)
         assert ticks is not None, "asked only for ops that there are"
         self._add(Task(kind, stage, virtual_stage, microbatch, ticks, choice, option, self.iteration, release))
 
     def _ready(self, virtual_stage: int, microbatch: int) -> int:
         """[T5] When the first virtual stage has the input of a microbatch."""
         ready = self.instance.input_ready_ticks
-        if ready is None or virtual_stage > 0:
+        if ready is None or self.instance.previous_of(virtual_stage) is not None:
             return 0
         return ready[self.iteration * self.instance.microbatches + microbatch]
 
@@ -153,21 +148,20 @@ class _Expansion:
 
     def _dataflow(self, virtual_stage: int, microbatch: int) -> None:
         """[C2] F down the route, gradients back up it, W after its B; [M2] a first W may take the gradient itself."""
-        instance = self.instance
-        last = virtual_stage == instance.virtual_stages - 1
+        before, after = self.instance.previous_of(virtual_stage), self.instance.next_of(virtual_stage)
         forward = self._at(virtual_stage, microbatch, Kind.F)
         inputs = self._at(virtual_stage, microbatch, Kind.B)
         weight = self._at(virtual_stage, microbatch, Kind.W)
         fused = self._at(virtual_stage, microbatch, Kind.BW)
         takers = [*(inputs or weight), *fused]
-        if virtual_stage > 0:
-            givers = self._at(virtual_stage - 1, microbatch, Kind.F)
-            self._hand_on(Kind.SEND_F, givers, forward, virtual_stage - 1, virtual_stage)
-        if last:
+        if before is not None:
+            givers = self._at(before, microbatch, Kind.F)
+            self._hand_on(Kind.SEND_F, givers, forward, before, virtual_stage)
+        if after is None:
             self._edges(forward, takers)
         else:
-            givers = self._at(virtual_stage + 1, microbatch, Kind.B, Kind.BW)
-            self._hand_on(Kind.SEND_B, givers, takers, virtual_stage + 1, virtual_stage)
+            givers = self._at(after, microbatch, Kind.B, Kind.BW)
+            self._hand_on(Kind.SEND_B, givers, takers, after, virtual_stage)
         if inputs:
             self._edges(inputs, weight)
         again = self._at(virtual_stage, microbatch, Kind.R)
@@ -232,7 +226,8 @@ class _Expansion:
 
     def _weights(self, virtual_stage: int) -> list[int]:
         """W and BW of all microbatches of a virtual stage."""
-        return [i for j in range(self.instance.microbatches) for i in self._at(virtual_stage, j, Kind.W, Kind.BW)]
+        passing = self.instance.microbatches_of(virtual_stage)
+        return [i for j in passing for i in self._at(virtual_stage, j, Kind.W, Kind.BW)]
 
     def _reduction(self) -> None:
         """[T3] G of a virtual stage after its last W."""
@@ -269,5 +264,5 @@ class _Expansion:
             return
         for v, stage in enumerate(self.instance.stage_of):
             step = self.index[Key(Kind.O, stage, None, self.iteration - 1)]
-            for j in range(self.instance.microbatches):
+            for j in self.instance.microbatches_of(v):
                 self._edges([step], self._at(v, j, Kind.F))

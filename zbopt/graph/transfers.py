@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from zbopt.graph.model import Channel, Key, Link, Sent, Task, Use
 from zbopt.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies
 
-_SENDS = {Kind.SEND_F: (1, (Kind.F,)), Kind.SEND_B: (-1, (Kind.B, Kind.BW))}
-"""By kind of transfer: the step to the virtual stage that receives, and what produces the contents."""
+_SENDS = {Kind.SEND_F: (Kind.F,), Kind.SEND_B: (Kind.B, Kind.BW)}
+"""By kind of transfer, what produces the contents."""
 
 
 class Transfers:
@@ -24,7 +24,10 @@ class Transfers:
 
     def _receiver(self, task: Task) -> int:
         assert task.virtual_stage is not None, "a transfer belongs to the virtual stage that sends"
-        return self.instance.stage_of[task.virtual_stage + _SENDS[task.kind][0]]
+        ahead = task.kind is Kind.SEND_F
+        to = self.instance.next_of(task.virtual_stage) if ahead else self.instance.previous_of(task.virtual_stage)
+        assert to is not None, "nothing is sent past the ends of a route"
+        return self.instance.stage_of[to]
 
     def links(self) -> Iterator[Link]:
         """Every exclusive resource beside the stages' compute that more than one task uses."""
@@ -97,6 +100,6 @@ class Transfers:
             yield Channel(stages, tuple(Sent(i, self._producers(self.tasks[i])) for i in sends))
 
     def _producers(self, task: Task) -> tuple[int, ...]:
-        kinds = _SENDS[task.kind][1]
+        kinds = _SENDS[task.kind]
         keys = (Key(kind, task.virtual_stage, task.microbatch, task.iteration) for kind in kinds)
         return tuple(self.index[key] for key in keys if key in self.index)

@@ -33,7 +33,8 @@ class NotApplicableError(ValueError):
 
 
 def require_one_virtual_stage_a_stage(name: str, instance: Instance) -> None:
-    """Raise ``NotApplicableError`` where a stage holds several virtual stages."""
+    """Raise ``NotApplicableError`` where a stage holds several virtual stages, or there are several routes."""
+    require_one_route(name, instance)
     if instance.virtual_stages != instance.stages:
         raise NotApplicableError(
             f"{name}: {instance.virtual_stages} virtual stages on {instance.stages} stages; "
@@ -43,10 +44,21 @@ def require_one_virtual_stage_a_stage(name: str, instance: Instance) -> None:
 
 def require_only_ops(name: str, instance: Instance) -> None:
     """Raise ``NotApplicableError`` where more than the ops of one step has to be placed."""
+    require_one_route(name, instance)
+    if instance.microbatch_times is not None:
+        raise NotApplicableError(f"{name}: microbatches take times of their own; it needs them alike, take list")
     if not instance.is_simple or instance.reduction_ticks is not None:
         raise NotApplicableError(
             f"{name}: transfers or reductions occupy links, inputs come late or there are several iterations; "
             "it packs one step's ops alone, take list"
+        )
+
+
+def require_one_route(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where microbatches pass different virtual stages."""
+    if instance.routes is not None:
+        raise NotApplicableError(
+            f"{name}: microbatches take {len(instance.routes)} routes; it needs one, take chimera, dualpipe or list"
         )
 
 
@@ -68,16 +80,15 @@ def require_kept_activations(name: str, instance: Instance) -> None:
 
 def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
     """The whole backward of a microbatch in one piece: BW where the instance has one, else B and W back to back."""
-    fused = instance.fused_backward_ticks
-    if fused is not None and fused[virtual_stage] is not None:
+    if instance.ticks_of(virtual_stage, microbatch).fused is not None:
         return [(Kind.BW, virtual_stage, microbatch)]
     return [*input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
 
 
 def input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
     """The B of a microbatch; nothing where the virtual stage has none."""
-    backward = instance.backward_ticks
-    has_none = backward is not None and backward[virtual_stage] is None
+    ticks = instance.ticks_of(virtual_stage, microbatch)
+    has_none = ticks.weight is not None and ticks.backward is None
     return [] if has_none else [(Kind.B, virtual_stage, microbatch)]
 
 

@@ -19,6 +19,7 @@ from zbopt.heuristics.build import (
     Step,
     backward_steps,
     require_kept_activations,
+    require_one_route,
     require_only_ops,
     schedule_in_order,
 )
@@ -51,6 +52,7 @@ class Block:
 
 def require_v(name: str, instance: Instance) -> None:
     """Raise ``NotApplicableError`` where the placement is not down and back up, two virtual stages a stage."""
+    require_one_route(name, instance)
     if instance.stage_of != placement_of("v", instance.stages, 2):
         raise NotApplicableError(
             f"{name}: the placement is not v, two virtual stages a stage down and back up; "

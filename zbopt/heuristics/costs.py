@@ -43,8 +43,10 @@ class Costs:
         self.left = [int(amount * scale) for amount in around]
         self.must_drop = [Way.KEEP not in ways(instance, v) for v in count]
         self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
-        self.whole = [sum(self.left[v] for v in row) for row in self.on_stage]
+        self.routes_on = [self._by_route(row) for row in self.on_stage]
+        self.whole = [max(sum(self.left[v] for v in way) for way in routes) for routes in self.routes_on]
         self.reserve = [max(self.activation[v] - self.left[v] for v in row) for row in self.on_stage]
+        self.sequences = _sequences(instance)
         all_fit = [sum(self.activation[v] for v in row) * (instance.microbatches + 1) for row in self.on_stage]
         self.cap = all_fit if instance.memory_cap is None else self._room(name, instance.memory_cap, scale)
 
@@ -58,15 +60,28 @@ class Costs:
                 raise CannotFitError(name, stage, Fraction(self.whole[stage], scale) + taken, cap)
         return room
 
-    def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int, int]:
-        """What answers an arriving gradient: kind, ticks, memory that stays for W (0: no W follows)."""
-        instance = self.instance
-        fused = instance.fused_backward_ticks
-        fused_ticks = None if fused is None else fused[virtual_stage]
-        if instance.backward_ticks is None or instance.weight_ticks is None or (fuse and fused_ticks is not None):
-            assert fused_ticks is not None
-            return Kind.BW, fused_ticks, 0
-        ticks = instance.backward_ticks[virtual_stage]
-        if ticks is None:
-            return Kind.W, instance.weight_ticks[virtual_stage], 0
-        return Kind.B, ticks, self.held[virtual_stage]
+    def _by_route(self, held_here: Sequence[int]) -> list[list[int]]:
+        """The virtual stages of a stage, those of one route together, routes in one order on all stages."""
+        routes: dict[int, list[int]] = {}
+        for v in held_here:
+            routes.setdefault(self.instance.microbatches_of(v).start, []).append(v)
+        return [routes[first] for first in sorted(routes)]
+
+    def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int]:
+        """What answers an arriving gradient: its kind, and the memory that stays for W (0: no W follows)."""
+        ticks = self.instance.ticks_of(virtual_stage, self.instance.microbatches_of(virtual_stage)[0])
+        if ticks.weight is None or (fuse and ticks.fused is not None):
+            return Kind.BW, 0
+        return (Kind.W, 0) if ticks.backward is None else (Kind.B, self.held[virtual_stage])
+
+
+def _sequences(instance: Instance) -> list[list[list[int]]]:
+    """Orders of the microbatches on each virtual stage: as numbered; if times differ, long or short ones first."""
+    passing = [list(instance.microbatches_of(v)) for v in range(instance.virtual_stages)]
+    if instance.microbatch_times is None:
+        return [passing]
+    length = dict.fromkeys(range(instance.microbatches), 0)
+    for v, microbatch in instance.passes():
+        ticks = instance.ticks_of(v, microbatch)
+        length[microbatch] += ticks.forward + ticks.backward_work()
+    return [passing, *([sorted(row, key=lambda j: sign * length[j]) for row in passing] for sign in (-1, 1))]

@@ -1,13 +1,15 @@
 """List scheduling by simulation: whenever a stage is free, a rule picks its next op among those that could start.
 
-It works on every placement and never locks up. Microbatches pass in order. Where a stage holds several virtual
-stages, a forward is admitted only if the microbatches on the stage can still be finished one after the other, the
-oldest first; so the oldest of all can always move, and cap for one microbatch is enough.
+It works on every placement and every set of routes, and never locks up. Microbatches of a route pass in order; the k-th
+of each route are older than all that follow. Where a stage holds several virtual stages, a forward is admitted only if
+all microbatches up to the youngest on the stage, those that have yet to come included, can still be finished one after
+the other, the oldest first; so the oldest of all can always move, and cap for one microbatch is enough.
 """
 
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -16,7 +18,7 @@ from typing import Literal
 from zbopt.heuristics.build import Step
 from zbopt.heuristics.costs import Costs
 from zbopt.heuristics.patience import check
-from zbopt.instance import Barrier, Kind, Objective
+from zbopt.instance import Barrier, Kind, Objective, OpTicks
 from zbopt.memory import Way
 
 _STEPS_A_CHECK = 256
@@ -34,6 +36,7 @@ class Rule:
         fuse: Take BW wherever the instance leaves the choice.
         drop: Where the instance leaves the choice, drop activations never, always, or only when there is no room.
         group: Microbatches that pass a virtual stage before the next one of the same stage has its turn.
+        sequence: Which of ``Costs.sequences`` the microbatches of each route pass in.
         surprise: Share of the choices between a backward and a forward that go the other way, by ``seed``.
         seed: Of the surprises.
     """
@@ -45,6 +48,7 @@ class Rule:
     fuse: bool = False
     drop: Literal["never", "always", "no-room"] = "never"
     group: int = 1
+    sequence: int = 0
     surprise: float = 0.0
     seed: int = 0
 
@@ -74,26 +78,28 @@ class _Simulation:
         self.costs, self.rule, self.instance = costs, rule, instance
         count, stages, m = instance.virtual_stages, instance.stages, instance.microbatches
         self.stage_of = instance.stage_of
+        self.sequence = costs.sequences[rule.sequence]
         answers = [costs.backward(v, rule.fuse) for v in range(count)]
-        self.backward_kind = [kind for kind, _, _ in answers]
-        self.backward_ticks = [ticks for _, ticks, _ in answers]
-        self.kept = [kept for _, _, kept in answers]
+        self.backward_kind = [kind for kind, _ in answers]
+        self.kept = [kept for _, kept in answers]
         self.splits = [kind is Kind.B for kind in self.backward_kind]
-        self.weight_ticks = instance.weight_ticks or (0,) * count
+        firsts = [instance.ticks_of(v, self.sequence[v][0]) for v in range(count)]
+        self.ticks = None if instance.microbatch_times is not None else firsts
         self.in_flight = rule.in_flight or (m,) * count
         self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
         self.sizes: list[list[int]] = [[] for _ in range(count)]
         self.inputs: list[list[int]] = [[] for _ in range(count)]
         self.gradients: list[list[int]] = [[] for _ in range(count)]
-        ready = instance.input_ready_ticks
-        self.inputs[0] = [0] * m if ready is None else list(ready[:m])
+        ready = instance.input_ready_ticks or (0,) * m
+        first = [v for v in range(count) if instance.previous_of(v) is None]
+        for v in first:
+            self.inputs[v] = [ready[j] for j in self.sequence[v]]
         self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
         self.after_backward = [False] * stages
         self.most_idle = 0
         self.rows: list[list[Step]] = [[] for _ in range(stages)]
         self.first_start: list[int | None] = [None] * stages
-        self.forward_ticks = [instance.op_ticks(Kind.F, v) or 0 for v in range(count)]
-        self.wake: list[tuple[int, int]] = [(time, self.stage_of[0]) for time in dict.fromkeys(self.inputs[0])]
+        self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
         self.random = Random(rule.seed)
 
     def run(self) -> Dispatched:
@@ -105,7 +111,7 @@ class _Simulation:
             now, stage = heapq.heappop(self.wake)
             if self.free_from[stage] <= now:
                 self._pick(stage, now)
-        assert all(done == self.instance.microbatches for done in self.backwards), "no order may lock up"
+        assert all(map(operator.eq, self.backwards, map(len, self.sequence))), "no order may lock up"
         return Dispatched(self.rows, self._value())
 
     def _pick(self, stage: int, now: int) -> None:
@@ -174,29 +180,37 @@ class _Simulation:
         whole = self.costs.whole[stage]
         if free < 0 or free >= whole or len(held_here) == 1:
             return free >= 0
-        forwards = [self.forwards[v] for v in held_here]
-        forwards[held_here.index(virtual_stage)] += 1
+        forwards = {v: self.forwards[v] for v in held_here}
+        forwards[virtual_stage] += 1
         oldest = min(self._released(v) for v in held_here)
-        for microbatch in range(oldest, max(forwards)):
-            has = [v for v, count in zip(held_here, forwards, strict=True) if microbatch < count]
-            needs = sum(least[v] for v in held_here if v not in has)
-            if needs > free:
-                return False
-            free += sum(self._holds(v, microbatch, size) for v in has)
-            if free >= whole:
-                return True
+        for place in range(oldest, max(forwards.values())):
+            for way in self.costs.routes_on[stage]:
+                if place >= len(self.sequence[way[0]]):
+                    continue
+                has = [v for v in way if place < forwards[v]]
+                if sum(least[v] for v in way if v not in has) > free:
+                    return False
+                free += sum(self._holds(v, place, size) for v in has)
+                if free >= whole:
+                    return True
         return True
 
     def _released(self, virtual_stage: int) -> int:
         """Number of microbatches that hold nothing more on a virtual stage."""
         return self.weights[virtual_stage] if self.splits[virtual_stage] else self.backwards[virtual_stage]
 
-    def _holds(self, virtual_stage: int, microbatch: int, size: int) -> int:
-        """Memory of a microbatch whose forward has run, or is about to and takes ``size``."""
-        if microbatch >= self.backwards[virtual_stage]:
+    def _holds(self, virtual_stage: int, place: int, size: int) -> int:
+        """Memory of the microbatch at a place: its forward has run, or is about to and takes ``size``."""
+        if place >= self.backwards[virtual_stage]:
             sizes = self.sizes[virtual_stage]
-            return sizes[microbatch] if microbatch < len(sizes) else size
-        return self.kept[virtual_stage] if microbatch >= self._released(virtual_stage) else 0
+            return sizes[place] if place < len(sizes) else size
+        return self.kept[virtual_stage] if place >= self._released(virtual_stage) else 0
+
+    def _ticks(self, virtual_stage: int, place: int) -> OpTicks:
+        """Times of the microbatch at a place of the sequence."""
+        if self.ticks is not None:
+            return self.ticks[virtual_stage]
+        return self.instance.ticks_of(virtual_stage, self.sequence[virtual_stage][place])
 
     def _takes(self, stage: int, virtual_stage: int) -> int:
         """What the next forward holds until its backward: all of it, or what is left where it drops its activation."""
@@ -220,49 +234,51 @@ class _Simulation:
         """A W may start now although an input comes at ``soonest``."""
         weight = self._weight_waits(stage)
         assert weight is not None
-        if soonest is None or soonest - now >= self.weight_ticks[weight]:
-            return True
-        if soonest - now >= self.rule.least_fill * self.weight_ticks[weight]:
+        ticks = self._ticks(weight, self.weights[weight]).weight or 0
+        if soonest is None or soonest - now >= ticks or soonest - now >= self.rule.least_fill * ticks:
             return True
         wait = soonest - self.free_from[stage] if self.rows[stage] else 0
         return self.rule.share_idle and self.idle[stage] + wait > self.most_idle
 
     def _start_forward(self, stage: int, v: int, now: int) -> None:
-        end = self._occupy(stage, (Kind.F, v, self.forwards[v]), now, self.forward_ticks[v])
+        end = self._run(stage, Kind.F, v, self.forwards[v], now)
         size = self._takes(stage, v)
         self.forwards[v] += 1
         self.live[stage] += size
         self.sizes[v].append(size)
         self.after_backward[stage] = False
-        if v + 1 < self.instance.virtual_stages:
-            self._deliver(self.inputs[v + 1], v, v + 1, end)
-        else:
+        after = self.instance.next_of(v)
+        if after is None:
             self._deliver(self.gradients[v], v, v, end)
+        else:
+            self._deliver(self.inputs[after], v, after, end)
 
     def _start_backward(self, stage: int, v: int, now: int) -> None:
         if self.sizes[v][self.backwards[v]] < self.costs.activation[v] or self.costs.must_drop[v]:
             self._start_restored(stage, v, now)
             return
-        end = self._occupy(stage, (self.backward_kind[v], v, self.backwards[v]), now, self.backward_ticks[v])
+        end = self._run(stage, self.backward_kind[v], v, self.backwards[v], now)
         self.backwards[v] += 1
         self.live[stage] -= self.costs.activation[v] - self.kept[v]
         self.after_backward[stage] = True
-        if v > 0:
-            self._deliver(self.gradients[v - 1], v, v - 1, end)
+        self._send_gradient(v, end)
+
+    def _send_gradient(self, v: int, end: int) -> None:
+        before = self.instance.previous_of(v)
+        if before is not None:
+            self._deliver(self.gradients[before], v, before, end)
 
     def _start_restored(self, stage: int, v: int, now: int) -> None:
         """R where that is the way, the backward, and W at once; W that still wait go first, to keep their order."""
         while self.splits[v] and self.weights[v] < self.backwards[v]:
             now = self._run_weight(stage, v, now)
-        recompute = self.instance.recompute_ticks
-        if self.costs.way[v] is Way.RECOMPUTE and recompute is not None:
-            now = self._occupy(stage, (Kind.R, v, self.backwards[v]), now, recompute[v])
-        end = self._occupy(stage, (self.backward_kind[v], v, self.backwards[v]), now, self.backward_ticks[v])
+        if self.costs.way[v] is Way.RECOMPUTE:
+            now = self._run(stage, Kind.R, v, self.backwards[v], now)
+        end = self._run(stage, self.backward_kind[v], v, self.backwards[v], now)
         self.live[stage] -= self.sizes[v][self.backwards[v]] - self.kept[v]
         self.backwards[v] += 1
         self.after_backward[stage] = True
-        if v > 0:
-            self._deliver(self.gradients[v - 1], v, v - 1, end)
+        self._send_gradient(v, end)
         if self.splits[v]:
             self._run_weight(stage, v, end)
 
@@ -272,10 +288,16 @@ class _Simulation:
         self._run_weight(stage, v, now)
 
     def _run_weight(self, stage: int, v: int, now: int) -> int:
-        end = self._occupy(stage, (Kind.W, v, self.weights[v]), now, self.weight_ticks[v])
+        end = self._run(stage, Kind.W, v, self.weights[v], now)
         self.weights[v] += 1
         self.live[stage] -= self.kept[v]
         return end
+
+    def _run(self, stage: int, kind: Kind, v: int, place: int, now: int) -> int:
+        """Run an op of the microbatch at a place of the sequence; its end."""
+        ticks = self._ticks(v, place).of(kind)
+        assert ticks is not None, "the instance has times for the ops that it has"
+        return self._occupy(stage, (kind, v, self.sequence[v][place]), now, ticks)
 
     def _occupy(self, stage: int, step: Step, now: int, ticks: int) -> int:
         if self.first_start[stage] is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from zbopt.heuristics.build import NotApplicableError, Step, backward_steps, schedule_in_order
+from zbopt.heuristics.build import NotApplicableError, Step, backward_steps, require_one_route, schedule_in_order
 from zbopt.instance import Instance, Kind
 from zbopt.schedule import Schedule
 
@@ -23,6 +23,7 @@ def interleaved(instance: Instance) -> Schedule:
     """
     p, m = instance.stages, instance.microbatches
     v = instance.virtual_stages // p
+    require_one_route("interleaved", instance)
     if v < 2 or instance.stage_of != tuple(range(p)) * v:
         raise NotApplicableError(
             "interleaved: the placement is not round robin with two or more virtual stages a stage; "

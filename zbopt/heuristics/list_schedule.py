@@ -60,9 +60,12 @@ def _rules(instance: Instance) -> list[Rule]:
     """The most useful first, since large instances try only some."""
     groups = [1] if instance.virtual_stages == instance.stages else [instance.stages, 1]
     fuses = [False, True] if instance.may_split and instance.may_fuse else [False]
-    limits = warm_ups(instance) if instance.virtual_stages == instance.stages else [None, *warm_ups(instance)]
-    options = product(((0.0, False), (1.0, True)), fuses, (True, False), dict.fromkeys(limits), groups)
+    linear = instance.virtual_stages == instance.stages and instance.routes is None
+    limits = warm_ups(instance) if linear else [None, *warm_ups(instance)]
+    sequences = [0] if instance.microbatch_times is None else [0, 1, 2]
+    fills = ((0.0, False), (1.0, True))
+    options = product(fills, sequences, fuses, (True, False), dict.fromkeys(limits), groups)
     return [
-        Rule(in_flight, alternate, least_fill=fill, share_idle=shares, fuse=fuse, group=group)
-        for (fill, shares), fuse, alternate, in_flight, group in options
+        Rule(in_flight, alternate, least_fill=fill, share_idle=shares, fuse=fuse, group=group, sequence=sequence)
+        for (fill, shares), sequence, fuse, alternate, in_flight, group in options
     ]

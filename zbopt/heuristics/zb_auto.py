@@ -40,15 +40,15 @@ def warm_ups(instance: Instance) -> list[tuple[int, ...] | None]:
 
     As many forwards as end before the first gradient can arrive, one more, ZB-H1's, and ZB-H2's.
     """
-    m, count = instance.microbatches, instance.virtual_stages
+    m = instance.microbatches
     waits = _waits(instance)
-    forward = instance.forward_ticks
+    forward, behind = instance.forward_ticks, _behind(instance)
     options: list[tuple[int, ...] | None] = [
         tuple(1 + wait // ticks for wait, ticks in zip(waits, forward, strict=True)),
         None,
-        tuple(count - v for v in range(count)),
+        tuple(behind),
         tuple(1 - (-wait // ticks) for wait, ticks in zip(waits, forward, strict=True)),
-        tuple(2 * (count - v) - 1 for v in range(count)),
+        tuple(2 * count - 1 for count in behind),
     ]
     capped = [None if option is None else tuple(min(m, limit) for limit in option) for option in options]
     return list(dict.fromkeys(capped))
@@ -57,8 +57,20 @@ def warm_ups(instance: Instance) -> list[tuple[int, ...] | None]:
 def _waits(instance: Instance) -> list[int]:
     """Ticks from the end of a first F to the arrival of its gradient on an empty pipeline, by virtual stage."""
     waits = [0] * instance.virtual_stages
-    for v in range(instance.virtual_stages - 2, -1, -1):
-        backward = (instance.backward_ticks or instance.fused_backward_ticks or ())[v + 1]
-        assert backward is not None
-        waits[v] = waits[v + 1] + instance.forward_ticks[v + 1] + backward + 2 * instance.lag_ticks(v, v + 1)
+    for v in reversed(range(instance.virtual_stages)):
+        after = instance.next_of(v)
+        if after is None:
+            continue
+        backward = (instance.backward_ticks or instance.fused_backward_ticks or ())[after]
+        assert backward is not None, "only the first virtual stage of a route has no B"
+        waits[v] = waits[after] + instance.forward_ticks[after] + backward + 2 * instance.lag_ticks(v, after)
     return waits
+
+
+def _behind(instance: Instance) -> list[int]:
+    """Virtual stages from each one to the end of its route, itself included."""
+    behind = [1] * instance.virtual_stages
+    for v in reversed(range(instance.virtual_stages)):
+        after = instance.next_of(v)
+        behind[v] += 0 if after is None else behind[after]
+    return behind

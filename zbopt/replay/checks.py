@@ -53,10 +53,12 @@ def refuse(schedule: Schedule, *, single_process: bool) -> Rows:
 
 
 def check_schedule(schedule: Schedule) -> list[Refusal]:
-    """Reasons in the schedule itself: what the validator finds, or more than one iteration."""
+    """Reasons in the schedule itself: what the validator finds, more than one iteration, or several routes."""
     late = next((e for e in schedule.events if e.iteration), None)
     if late is not None:
         return [Refusal("several_iterations", f"{late.id}: replay runs files of one iteration; cut the file")]
+    if schedule.instance.routes is not None:
+        return [Refusal("several_routes", "routes: PyTorch's runtime has one route for all microbatches; take another")]
     return [Refusal(v.code.value, v.message) for v in validate(schedule.instance, schedule).violations]
 
 

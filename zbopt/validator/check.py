@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
-from zbopt.instance import COMPUTE, Instance, Kind
+from zbopt.instance import COMPUTE, Instance, Kind, MicrobatchTimes
 from zbopt.schedule import Event, Schedule
 from zbopt.validator.circle import circle
 from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, drop_times
 from zbopt.validator.memory import peak_memory
+from zbopt.validator.routes import routes_of
 from zbopt.validator.transfers import check_transfers, send_times, transfer_time
 from zbopt.validator.update import Update
 from zbopt.validator.verdict import Code, Verdict, Violation, name_of, shown
@@ -55,24 +56,39 @@ class _Check:
         self.virtual_stages, self.microbatches = instance.virtual_stages, instance.microbatches
         self.beside: list[Event] = []
         places = instance.iterations * self.virtual_stages * self.microbatches
-        none = (None,) * self.virtual_stages
-        self.ticks: dict[Kind, tuple[int | None, ...]] = {
-            Kind.F: (*instance.forward_ticks[:-1], instance.forward_ticks[-1] + instance.loss_ticks),
-            Kind.B: instance.backward_ticks or none,
-            Kind.W: instance.weight_ticks or none,
-            Kind.BW: instance.fused_backward_ticks or none,
-            **drop_times(instance),
-            **send_times(instance),
-        }
+        self.routes = routes_of(instance)
+        self.ticks = self._ticks(instance)
+        self.own_ticks = {j: self._ticks(own) for own in instance.microbatch_times or () for j in own.microbatches}
         self.at: dict[Kind, list[Event | None]] = {kind: [None] * places for kind in self.ticks}
         self.steps: list[Event | None] = [None] * (instance.iterations * instance.stages)
         self.reductions: list[Event | None] = [None] * (instance.iterations * instance.virtual_stages)
         self.unfinished = 0
 
+    def _ticks(self, times: Instance | MicrobatchTimes) -> dict[Kind, tuple[int | None, ...]]:
+        """By kind and virtual stage, how long an op or transfer takes; ``None``: there is none."""
+        none = (None,) * self.virtual_stages
+        ends = [after is None for after in self.routes.after]
+        loss = self.instance.loss_ticks
+        return {
+            Kind.F: tuple(t + (loss if end else 0) for t, end in zip(times.forward_ticks, ends, strict=True)),
+            Kind.B: times.backward_ticks or none,
+            Kind.W: times.weight_ticks or none,
+            Kind.BW: times.fused_backward_ticks or none,
+            **drop_times(self.instance, times),
+            **send_times(self.instance, self.routes),
+        }
+
+    def _places(self) -> Iterator[tuple[int, int]]:
+        """(virtual stage, place) of everything that some microbatch passes, over all iterations."""
+        for row in range(self.instance.iterations * self.virtual_stages):
+            v = row % self.virtual_stages
+            for microbatch in self.routes.passing[v]:
+                yield v, row * self.microbatches + microbatch
+
     def verdict(self, events: Sequence[Event]) -> Verdict:
         for event in events:
             self._screen(event)
-        for place in range(len(self.at[Kind.F])):
+        for _, place in self._places():
             if not self._runs_split(place):
                 self._choose_backward(place)
                 self._find_missing(place)
@@ -82,10 +98,10 @@ class _Check:
         for stage, row in enumerate(self.rows):
             row.sort(key=attrgetter("start", "end"))
             self._overlaps(stage, row)
-        update = Update(self.instance, self.at, self.reductions, self.steps, self._report)
+        update = Update(self.instance, self.routes, self.at, self.reductions, self.steps, self._report)
         update.check()
-        check_transfers(self.instance, self.at, self.reductions, self.rows, self._report)
-        peaks = peak_memory(self.instance, self.at, self._report)
+        check_transfers(self.instance, self.routes, self.at, self.reductions, self.rows, self._report)
+        peaks = peak_memory(self.instance, self.routes, self.at, self._report)
         self._cycle(update)
         return Verdict(
             violations=tuple(self.violations),
@@ -127,10 +143,14 @@ class _Check:
         if virtual_stage is None or event.microbatch is None or not 0 <= event.microbatch < microbatches:
             what = "no virtual stage" if virtual_stage is None else f"no microbatch from 0 to {microbatches - 1}"
             self._report(Code.UNKNOWN_TASK, f"{name_of(event)} names {what}")
+        elif event.microbatch not in self.routes.passing[virtual_stage]:
+            route = f"microbatch {event.microbatch} does not pass virtual stage {virtual_stage}"
+            self._report(Code.UNKNOWN_TASK, f"{name_of(event)} is not called for: {route}")
         else:
             self._on_its_stage(event, virtual_stage, on_a_stage)
             place = (event.iteration * self.virtual_stages + virtual_stage) * microbatches + event.microbatch
-            self._place(event, proper, self.ticks[event.kind][virtual_stage], self.at[event.kind], place)
+            ticks = self.own_ticks.get(event.microbatch, self.ticks)[event.kind][virtual_stage]
+            self._place(event, proper, ticks, self.at[event.kind], place)
 
     def _off_the_route(self, event: Event, on_a_stage: bool) -> bool:
         """Report a virtual stage that does not exist."""
@@ -248,8 +268,8 @@ class _Check:
     def _find_missing_transfers(self) -> None:
         for kind in (Kind.SEND_F, Kind.SEND_B):
             if any(ticks is not None for ticks in self.ticks[kind]):
-                for place, event in enumerate(self.at[kind]):
-                    if event is None and self.ticks[kind][place // self.microbatches % self.virtual_stages] is not None:
+                for v, place in self._places():
+                    if self.at[kind][place] is None and self.ticks[kind][v] is not None:
                         self._missing(self._name_at(kind, place))
 
     def _missing(self, name: str) -> None:
@@ -276,23 +296,21 @@ class _Check:
 
     def _needs(self) -> Iterator[_Need]:
         """Everything that each task of a microbatch waits for."""
-        step = self.microbatches
-        for row in range(self.instance.iterations * self.virtual_stages):
-            v = row % self.virtual_stages
-            for place in range(row * step, (row + 1) * step):
-                yield from self._forward_needs(v, place)
-                yield from self._backward_needs(v, place)
+        for v, place in self._places():
+            yield from self._forward_needs(v, place)
+            yield from self._backward_needs(v, place)
 
     def _forward_needs(self, v: int, place: int) -> Iterator[_Need]:
-        before, forward, send = place - self.microbatches, self.at[Kind.F][place], self.at[Kind.SEND_F][place]
+        before, forward, send = self.routes.before[v], self.at[Kind.F][place], self.at[Kind.SEND_F][place]
         if send is not None:
             yield send, forward, 0, Kind.F, v
-        if forward is None or v == 0:
+        if forward is None or before is None:
             return
-        if self.ticks[Kind.SEND_F][v - 1] is not None:
-            yield forward, self.at[Kind.SEND_F][before], 0, Kind.SEND_F, v - 1
+        giver = place + (before - v) * self.microbatches
+        if self.ticks[Kind.SEND_F][before] is not None:
+            yield forward, self.at[Kind.SEND_F][giver], 0, Kind.SEND_F, before
         else:
-            yield forward, self.at[Kind.F][before], transfer_time(self.instance, v - 1, v), Kind.F, v - 1
+            yield forward, self.at[Kind.F][giver], transfer_time(self.instance, before, v), Kind.F, before
 
     def _backward_needs(self, v: int, place: int) -> Iterator[_Need]:
         backward, weight, fused = (self.at[kind][place] for kind in (Kind.B, Kind.W, Kind.BW))
@@ -307,14 +325,15 @@ class _Check:
         if taker is None:
             return
         yield taker, self.at[Kind.F][place], 0, Kind.F, v
-        if v == self.virtual_stages - 1:
+        after = self.routes.after[v]
+        if after is None:
             return
-        after = place + self.microbatches
-        if self.ticks[Kind.SEND_B][v + 1] is not None:
-            yield taker, self.at[Kind.SEND_B][after], 0, Kind.SEND_B, v + 1
+        giver = place + (after - v) * self.microbatches
+        if self.ticks[Kind.SEND_B][after] is not None:
+            yield taker, self.at[Kind.SEND_B][giver], 0, Kind.SEND_B, after
         else:
-            lag = transfer_time(self.instance, v + 1, v)
-            yield taker, self.at[Kind.BW][after] or self.at[Kind.B][after], lag, gives, v + 1
+            lag = transfer_time(self.instance, after, v)
+            yield taker, self.at[Kind.BW][giver] or self.at[Kind.B][giver], lag, gives, after
 
     # What a stage does and holds at one time.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from zbopt.instance import Drop, Instance, Kind
+from zbopt.instance import Drop, Instance, Kind, MicrobatchTimes
 from zbopt.schedule import Event
 from zbopt.validator.verdict import Code, name_of, shown
 
@@ -26,10 +26,10 @@ TOO_EARLY = (
 )
 
 
-def drop_times(instance: Instance) -> dict[Kind, tuple[int | None, ...]]:
+def drop_times(instance: Instance, times_of: Instance | MicrobatchTimes) -> dict[Kind, tuple[int | None, ...]]:
     """Ticks of R, OUT and IN by virtual stage; ``None`` where there must not be one."""
     rows = {
-        Kind.R: (instance.recompute, instance.recompute_ticks),
+        Kind.R: (instance.recompute, times_of.recompute_ticks),
         Kind.OUT: (instance.offload, instance.offload_ticks),
         Kind.IN: (instance.offload, instance.reload_ticks),
     }

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from fractions import Fraction
 from math import lcm
 
 from zbopt.instance import Instance, Kind
 from zbopt.schedule import Event
 from zbopt.validator.drops import At, Report
+from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, shown
 
 _NOTHING = Fraction(0)
 
 
-def peak_memory(instance: Instance, at: At, report: Report) -> tuple[Fraction, ...]:
+def peak_memory(instance: Instance, routes: Routes, at: At, report: Report) -> tuple[Fraction, ...]:
     """Peak of each stage; reports each interval in which one is above its cap."""
-    sizes = [_Sizes(instance, v) for v in range(instance.virtual_stages)]
-    static = [_static(instance, stage) for stage in range(instance.stages)]
+    sizes = [_Sizes(instance, v, routes.before[v]) for v in range(instance.virtual_stages)]
+    static = [_static(instance, stage, routes) for stage in range(instance.stages)]
     amounts = [amount for size in sizes for amount in vars(size).values()] + static
     scale = lcm(*(amount.denominator for amount in amounts))
     changes: list[dict[int, int]] = [defaultdict(int) for _ in range(instance.stages)]
     for row, stage in enumerate(instance.stage_of * instance.iterations):
-        size = vars(sizes[row % instance.virtual_stages])
-        _lifetimes(instance, at, row, {name: int(x * scale) for name, x in size.items()}, changes[stage])
+        v = row % instance.virtual_stages
+        size = {name: int(x * scale) for name, x in vars(sizes[v]).items()}
+        places = (row * instance.microbatches + microbatch for microbatch in routes.passing[v])
+        _lifetimes(at, places, _lone(instance, v), size, changes[stage])
     for net, held in zip(changes, static, strict=True):
         if held:
             net[min(net, default=0)] += int(held * scale)
@@ -33,40 +37,42 @@ def peak_memory(instance: Instance, at: At, report: Report) -> tuple[Fraction, .
 class _Sizes:
     """What one microbatch holds on a virtual stage, by what takes and what frees it."""
 
-    def __init__(self, instance: Instance, v: int) -> None:
+    def __init__(self, instance: Instance, v: int, before: int | None) -> None:
         activation, boundary = instance.activation[v], instance.boundary
         split = instance.backward_ticks is not None and instance.backward_ticks[v] is not None
         self.activation = activation
         self.until_w = activation * instance.weight_share[v] if split else activation
         self.boundaries = boundary[v] if boundary is not None else _NOTHING
-        if boundary is not None and v > 0 and instance.stage_of[v - 1] != instance.stage_of[v]:
-            self.boundaries += boundary[v - 1]
+        if boundary is not None and before is not None and instance.stage_of[before] != instance.stage_of[v]:
+            self.boundaries += boundary[before]
         self.added_by_b = instance.gradient_state[v] if instance.gradient_state is not None else _NOTHING
         self.offloaded = activation - (instance.offload_rest[v] if instance.offload_rest is not None else _NOTHING)
         self.recomputed = activation - (instance.checkpoint[v] if instance.checkpoint is not None else _NOTHING)
 
 
-def _static(instance: Instance, stage: int) -> Fraction:
+def _lone(instance: Instance, v: int) -> bool:
+    """A W takes the gradient itself, since the virtual stage has no B."""
+    return instance.backward_ticks is not None and instance.backward_ticks[v] is None
+
+
+def _static(instance: Instance, stage: int, routes: Routes) -> Fraction:
     """What a stage holds through the whole step."""
     fields = (instance.parameters, instance.gradients, instance.optimizer_state, instance.workspace, instance.reserve)
     held = sum((amounts[stage] for amounts in fields if amounts is not None), _NOTHING)
     buffers = instance.receive_buffers
-    count = instance.microbatches if buffers == "all" else min(buffers or 0, instance.microbatches)
     for v, amount in enumerate(instance.boundary or ()):
-        ends = [instance.stage_of[v], instance.stage_of[v + 1] if v + 1 < instance.virtual_stages else None]
+        after, most = routes.after[v], len(routes.passing[v])
+        count = most if buffers == "all" else min(buffers or 0, most)
+        ends = [instance.stage_of[v], None if after is None else instance.stage_of[after]]
         if ends[1] is not None and ends[0] != ends[1]:
             # The next stage receives the output, this one its gradient.
             held += count * amount * ends.count(stage)
     return held
 
 
-def _lifetimes(instance: Instance, at: At, row: int, size: dict[str, int], net: dict[int, int]) -> None:
-    """Add the changes by all that a virtual stage's microbatches hold; what nothing releases stays to the end.
-
-    ``row`` counts virtual stages over all iterations.
-    """
-    virtual_stage = row % instance.virtual_stages
-    for place in range(row * instance.microbatches, (row + 1) * instance.microbatches):
+def _lifetimes(at: At, places: Iterable[int], lone: bool, size: dict[str, int], net: dict[int, int]) -> None:
+    """Add the changes by all that microbatches hold on a virtual stage; what nothing releases stays to the end."""
+    for place in places:
         forward, backward, weight, fused = (at[kind][place] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
         again, out, back = (at[kind][place] for kind in (Kind.R, Kind.OUT, Kind.IN))
         if forward is None:
@@ -79,7 +85,6 @@ def _lifetimes(instance: Instance, at: At, row: int, size: dict[str, int], net: 
             _free(net, forward, out, size["offloaded"])
             if back is not None:
                 net[max(back.start, forward.start)] += size["offloaded"]
-        lone = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
         if fused is not None or lone:
             _free(net, forward, fused or weight, size["activation"] + size["boundaries"])
             continue

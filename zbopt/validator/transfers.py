@@ -9,6 +9,7 @@ from typing import NamedTuple
 from zbopt.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies, TransferOccupies
 from zbopt.schedule import Event
 from zbopt.validator.drops import At, Report
+from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, name_of, shown
 
 
@@ -40,29 +41,34 @@ def transfer_time(instance: Instance, giver: int, taker: int) -> int:
     return latency - int(-instance.boundary[min(giver, taker)] // rate)
 
 
-def send_times(instance: Instance) -> dict[Kind, tuple[int | None, ...]]:
+def send_times(instance: Instance, routes: Routes) -> dict[Kind, tuple[int | None, ...]]:
     """Ticks of both transfers that a virtual stage may send; ``None`` where there must not be one."""
-    stage_of, last = instance.stage_of, len(instance.stage_of) - 1
+    stage_of = instance.stage_of
 
-    def time(v: int, to: int) -> int | None:
-        if instance.communication is Communication.LATENCY or not 0 <= to <= last or stage_of[v] == stage_of[to]:
+    def time(v: int, to: int | None) -> int | None:
+        if instance.communication is Communication.LATENCY or to is None or stage_of[v] == stage_of[to]:
             return None
         return transfer_time(instance, v, to)
 
-    numbers = range(last + 1)
     return {
-        Kind.SEND_F: tuple(time(v, v + 1) for v in numbers),
-        Kind.SEND_B: tuple(time(v, v - 1) for v in numbers),
+        Kind.SEND_F: tuple(time(v, to) for v, to in enumerate(routes.after)),
+        Kind.SEND_B: tuple(time(v, to) for v, to in enumerate(routes.before)),
     }
 
 
 def check_transfers(
-    instance: Instance, at: At, reductions: Sequence[Event | None], rows: Sequence[Sequence[Event]], report: Report
+    instance: Instance,
+    routes: Routes,
+    at: At,
+    reductions: Sequence[Event | None],
+    rows: Sequence[Sequence[Event]],
+    report: Report,
 ) -> None:
     """Report transfers that share what only one may have, and those that overtake another of their channel.
 
     Args:
         instance: The problem.
+        routes: Its routes.
         at: The events of microbatches' tasks.
         reductions: The events of G.
         rows: What runs on each stage's compute.
@@ -70,7 +76,7 @@ def check_transfers(
     """
     if instance.communication is Communication.LATENCY:
         return
-    channels = _channels(instance, at)
+    channels = _channels(instance, routes, at)
     if instance.transfer_occupies is TransferOccupies.PORT:
         for stage, row in enumerate(_ports(instance, at, channels, reductions)):
             _one_at_a_time(f"the port of stage {stage}", row, Code.PORT_OVERLAP, report)
@@ -83,14 +89,15 @@ def check_transfers(
         _compute_is_held(rows, channels, report)
 
 
-def _channels(instance: Instance, at: At) -> dict[tuple[int, int], list[Event]]:
+def _channels(instance: Instance, routes: Routes, at: At) -> dict[tuple[int, int], list[Event]]:
     """Transfers by the stages between which they go."""
     found: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    for kind, step in ((Kind.SEND_F, 1), (Kind.SEND_B, -1)):
+    for kind, receiver in ((Kind.SEND_F, routes.after), (Kind.SEND_B, routes.before)):
         for event in at[kind]:
             if event is not None and event.virtual_stage is not None:
-                v = event.virtual_stage
-                found[instance.stage_of[v], instance.stage_of[v + step]].append(event)
+                v, to = event.virtual_stage, receiver[event.virtual_stage]
+                assert to is not None, "there is no such transfer past the ends of a route"
+                found[instance.stage_of[v], instance.stage_of[to]].append(event)
     return found
 
 

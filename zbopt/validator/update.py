@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from zbopt.instance import Barrier, Instance, Kind, ReductionOccupies
 from zbopt.schedule import Event
 from zbopt.validator.drops import At, Report
+from zbopt.validator.routes import Routes
 from zbopt.validator.transfers import Held, overlaps
 from zbopt.validator.verdict import Code, name_of, shown
 
@@ -18,6 +19,7 @@ class Update:
     """The events of all iterations: ``at`` by place, reductions by virtual stage, steps by stage."""
 
     instance: Instance
+    routes: Routes
     at: At
     reductions: Sequence[Event | None]
     steps: Sequence[Event | None]
@@ -44,7 +46,12 @@ class Update:
         microbatches = self.instance.microbatches
         for number, time in enumerate(ready):
             iteration, microbatch = divmod(number, microbatches)
-            forward = self.at[Kind.F][iteration * self.instance.virtual_stages * microbatches + microbatch]
+            first = next(
+                v
+                for v, passing in enumerate(self.routes.passing)
+                if self.routes.before[v] is None and microbatch in passing
+            )
+            forward = self.at[Kind.F][(iteration * self.instance.virtual_stages + first) * microbatches + microbatch]
             if forward is not None and forward.start < time:
                 message = f"{name_of(forward)} starts at {shown(forward.start)}, its input is ready at {time}"
                 self.report(Code.INPUT_NOT_READY, message)
@@ -85,8 +92,8 @@ class Update:
 
     def weights(self, row: int) -> list[Event | None]:
         """W or BW of each microbatch of a virtual stage in an iteration; ``None`` where there is none."""
-        step = self.instance.microbatches
-        places = range(row * step, (row + 1) * step)
+        passing = self.routes.passing[row % self.instance.virtual_stages]
+        places = (row * self.instance.microbatches + microbatch for microbatch in passing)
         return [self.at[Kind.BW][place] or self.at[Kind.W][place] for place in places]
 
     def gradients(self, iteration: int, stage: int) -> list[Event | None]:

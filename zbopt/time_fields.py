@@ -1,0 +1,67 @@
+"""What an instance's time fields promise together: which ops there are, for all microbatches and for single ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zbopt.routes import TIMES, MicrobatchTimes
+
+if TYPE_CHECKING:
+    from zbopt.instance import Instance
+
+
+def check_backward(instance: Instance) -> None:
+    """Refuse a backward that cannot run.
+
+    Raises:
+        ValueError: There are no times, half of a pair, or none for an op that has to run.
+    """
+    backward, fused = instance.backward_ticks, instance.fused_backward_ticks
+    if (backward is None) != (instance.weight_ticks is None):
+        raise ValueError("backward_ticks and weight_ticks go together; give both, or fused_backward_ticks alone")
+    if backward is None and fused is None:
+        raise ValueError("no backward times; give backward_ticks and weight_ticks, or fused_backward_ticks")
+    without_b = {v for v, ticks in enumerate(backward or ()) if ticks is None}
+    without_fused = {v for v, ticks in enumerate(fused or ()) if ticks is None}
+    allowed = without_b & {v for v in range(instance.virtual_stages) if instance.previous_of(v) is None}
+    for field, missing in (("backward_ticks", without_b), ("fused_backward_ticks", without_fused)):
+        if missing - allowed:
+            raise ValueError(
+                f"{field}[{min(missing - allowed)}] is null; only the first virtual stage may have no B, and then no BW"
+            )
+    if fused is not None and without_b - without_fused:
+        first = min(without_b - without_fused)
+        raise ValueError(
+            f"fused_backward_ticks[{first}] is given, but virtual stage {first} has no B to fuse; set it to null"
+        )
+
+
+def check_own_times(instance: Instance) -> None:
+    """Refuse times of single microbatches that are not of the same ops, or of no microbatch.
+
+    Raises:
+        ValueError: A list has another length, another op is there, or a microbatch is named twice or does not exist.
+    """
+    seen: set[int] = set()
+    for g, group in enumerate(instance.microbatch_times or ()):
+        for j in group.microbatches:
+            if j >= instance.microbatches:
+                raise ValueError(
+                    f"microbatch_times[{g}]: {j} is no microbatch; microbatches are 0 to {instance.microbatches - 1}"
+                )
+            if j in seen:
+                raise ValueError(f"microbatch_times[{g}]: microbatch {j} has times already; give each microbatch once")
+            seen.add(j)
+        _check_group(instance, group, f"microbatch_times[{g}]")
+
+
+def _check_group(instance: Instance, group: MicrobatchTimes, where: str) -> None:
+    for field in TIMES:
+        ours, own = getattr(instance, field) or (), getattr(group, field) or ()
+        if own and len(own) != instance.virtual_stages:
+            raise ValueError(
+                f"{where}.{field} has {len(own)} values for {instance.virtual_stages} virtual stages; "
+                f"give 1 or {instance.virtual_stages}"
+            )
+        if [ticks is None for ticks in ours] != [ticks is None for ticks in own]:
+            raise ValueError(f"{where}.{field} has other ops than {field}; give times for the same ones")
