@@ -28,6 +28,8 @@ class Cause(StrEnum):
     """The input of the op that came next was not computed yet."""
     TRANSFER = "transfer"
     """That input was computed, and on its way."""
+    LINK = "link"
+    """That input was computed, and what was to bring it waited for its link, or for its turn there."""
     MEMORY = "memory"
     """The next F of the stage had its input, the memory cap had no room for it, and the op that came next had none."""
     BARRIER = "barrier"
@@ -77,6 +79,30 @@ class Avoidable:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Idle ticks of ``stages`` stages from tick ``begin`` to tick ``end``, by cause; ``total`` is what shares are of."""
+
+    begin: int
+    end: int
+    stages: int
+    by_cause: Mapping[Cause, int]
+
+    @property
+    def total(self) -> int:
+        """All ticks of all stages."""
+        return (self.end - self.begin) * self.stages
+
+    @property
+    def idle(self) -> int:
+        """Idle ticks of all causes."""
+        return sum(self.by_cause.values())
+
+    def share(self, ticks: int) -> float | None:
+        """``ticks`` as a share of the total; ``None`` where that is zero."""
+        return ticks / self.total if self.total else None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The critical path, and every idle interval by start and stage. Intervals of a gap with several causes touch."""
 
@@ -95,6 +121,24 @@ class Explanation:
         for idle in self.idle:
             rows[idle.stage].append(idle)
         return tuple(map(_sums, rows))
+
+    def whole(self) -> Window:
+        """The whole schedule: from the first start to the last end of the stages' ops."""
+        return self.window(self._ledger.begin, self._ledger.end)
+
+    def steady(self) -> Window | None:
+        """From when every stage has begun until the first one has ended; ``None`` where there is no such time."""
+        rows = [row for row in self._ledger.rows if row]
+        begin = max((row[0].start for row in rows), default=0)
+        end = min((max(e.end for e in row) for row in rows), default=0)
+        return self.window(begin, end) if begin < end else None
+
+    def window(self, begin: int, end: int) -> Window:
+        """What of the idle time lies from tick ``begin`` to tick ``end``."""
+        sums = dict.fromkeys(Cause, 0)
+        for idle in self.idle:
+            sums[idle.cause] += max(0, min(idle.end, end) - max(idle.start, begin))
+        return Window(begin, end, self.schedule.instance.stages, sums)
 
     def avoidable(self) -> Avoidable | None:
         """The first idle interval, by start and stage, that a better order could use; ``None``: there is none.
@@ -220,15 +264,17 @@ class _Ledger:
         """The gap before the op at ``i``, cut where its cause changes."""
         arrival, producer = self.last_input(e)
         computed = arrival if producer is None else min(arrival, producer.end)
+        carried = min(arrival, max(computed, self._carrier_start(producer, e, computed)))
         blocked, gives_back = self._blocked(e.stage, start, i)
         cuts = (
             (computed, Cause.BARRIER if e.kind is Kind.O else Cause.DEPENDENCY, producer),
+            (carried, Cause.LINK, producer),
             (arrival, Cause.TRANSFER, producer),
             (e.start, Cause.ORDER, None),
         )
         for until, cause, waits_for in cuts:
             stop = min(until, e.start)
-            if stop > start and cause in (Cause.DEPENDENCY, Cause.TRANSFER) and blocked is not None:
+            if stop > start and cause in (Cause.DEPENDENCY, Cause.LINK, Cause.TRANSFER) and blocked is not None:
                 free = min(max(start, blocked), stop)
                 if free > start:
                     yield Idle(e.stage, start, free, cause, e, waits_for)
@@ -237,6 +283,20 @@ class _Ledger:
             elif stop > start:
                 yield Idle(e.stage, start, stop, cause, e, waits_for)
             start = max(start, stop)
+
+    def _carrier_start(self, producer: Event | None, taker: Event, otherwise: int) -> int:
+        """When the transfer or reload that brings an input began; ``otherwise`` where it is no event."""
+        if producer is None:
+            return otherwise
+        if producer.kind is Kind.F and (producer.virtual_stage, producer.microbatch) == (
+            taker.virtual_stage,
+            taker.microbatch,
+        ):
+            kind = Kind.IN
+        else:
+            kind = Kind.SEND_F if producer.kind is Kind.F else Kind.SEND_B
+        carrier = self.beside.get((producer.iteration, kind, producer.virtual_stage, producer.microbatch))
+        return otherwise if carrier is None else carrier.start
 
     def _blocked(self, stage: int, time: int, i: int) -> tuple[int | None, Event | None]:
         """From when the stage's next F has its input but no room, ``None``: it has room; and what gives memory back."""

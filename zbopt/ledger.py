@@ -9,7 +9,7 @@ from functools import cache
 
 from zbopt.instance import Instance, Kind
 from zbopt.memory import Part, Tensor, Way, memory_scale, parts, static_parts
-from zbopt.schedule import Event
+from zbopt.schedule import Event, Schedule
 
 _WAY_OF = {Kind.R: Way.RECOMPUTE, Kind.OUT: Way.OFFLOAD, Kind.IN: Way.OFFLOAD}
 
@@ -27,6 +27,51 @@ class Life:
     end: int | None
     taken_by: Event | None
     freed_by: Event | None
+
+    def is_there(self, time: int) -> bool:
+        """Whether it is live right after tick ``time``."""
+        return self.begin <= time and (self.end is None or self.end > time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLedger:
+    """All that one stage holds over time.
+
+    Attributes:
+        stage: Which one.
+        lives: Every tensor's life; what is held through the whole step first, then by begin.
+        curve: (time in ticks, live memory from then on), by time.
+        peak: The most that is live at a time.
+        peak_at: The first tick at which that is so; ``None`` without events.
+        holders: The lives of which the peak is the sum.
+    """
+
+    stage: int
+    lives: tuple[Life, ...]
+    curve: tuple[tuple[int, Fraction], ...]
+    peak: Fraction
+    peak_at: int | None
+    holders: tuple[Life, ...]
+
+
+def stage_ledgers(schedule: Schedule) -> tuple[StageLedger, ...]:
+    """The ledger of every stage of ``schedule``."""
+    rows = schedule.holders_by_stage()
+    return tuple(_stage_ledger(Ledger(schedule.instance, row, stage), stage) for stage, row in enumerate(rows))
+
+
+def _stage_ledger(ledger: Ledger, stage: int) -> StageLedger:
+    lives = tuple(ledger.lives())
+    live, curve = ledger.static, {}
+    for time, change, _ in ledger.changes():
+        live += change
+        curve[time] = Fraction(live, ledger.scale)
+    peak = max([Fraction(ledger.static, ledger.scale), *curve.values()])
+    peak_at = next((time for time, amount in curve.items() if amount == peak), None)
+    held = (life for life in lives if life.taken_by is None or (peak_at is not None and life.is_there(peak_at)))
+    return StageLedger(
+        stage=stage, lives=lives, curve=tuple(curve.items()), peak=peak, peak_at=peak_at, holders=tuple(held)
+    )
 
 
 class Ledger:

@@ -29,6 +29,8 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "compare": "zbopt.cli.compare:compare_command",
         "validate": "zbopt.cli.check:validate_command",
         "show": "zbopt.cli.check:show_command",
+        "ledger": "zbopt.cli.why:ledger_command",
+        "explain": "zbopt.cli.why:explain_command",
         "import": "zbopt.cli.importing:import_command",
         "export": "zbopt.cli.export:export_command",
         "report": "zbopt.cli.picture:report_command",

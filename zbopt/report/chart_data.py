@@ -28,6 +28,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.DRAIN: "after the last op of the stage",
     Cause.DEPENDENCY: "its input was not computed yet",
     Cause.TRANSFER: "its input was on its way",
+    Cause.LINK: "what brings its input waited for its link",
     Cause.MEMORY: "the cap had no room for the next F",
     Cause.BARRIER: "the optimizer waited for gradients",
     Cause.ORDER: "nothing: it could have started",

@@ -1,0 +1,62 @@
+"""``zbopt ledger`` and ``zbopt explain``: what a schedule holds when, and why it takes as long as it does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from zbopt.causes import explain
+from zbopt.cli import out
+from zbopt.cli.check import INVALID, Checked, FileArgument, read_checked
+from zbopt.cli.flags import JsonFlag
+from zbopt.ledger import stage_ledgers
+from zbopt.report.explain import explain_page, explain_record
+from zbopt.report.ledger import ledger_page, ledger_record
+
+StageFlag = Annotated[
+    int | None,
+    typer.Option("--stage", metavar="N", help="This stage alone, with every tensor's life.", show_default=False),
+]
+
+
+def ledger_command(file: FileArgument, stage: StageFlag = None, json: JsonFlag = False) -> int:
+    """Show what each stage holds when: every tensor's life, the curve, the peak and who holds it.
+
+    Example: zbopt ledger schedule.json
+
+    One stage, every life: zbopt ledger schedule.json --stage 0
+    """
+    checked = read_checked(file)
+    ledgers = stage_ledgers(checked.schedule)
+    if stage is not None:
+        if not 0 <= stage < len(ledgers):
+            raise ValueError(f"--stage {stage} is no stage; stages are 0 to {len(ledgers) - 1}")
+        ledgers = ledgers[stage : stage + 1]
+    instance = checked.schedule.instance
+    if json:
+        out.record(ledger_record(instance, ledgers))
+    else:
+        out.page(ledger_page(instance, ledgers, whole=stage is not None))
+    return _code(checked)
+
+
+def explain_command(file: FileArgument, json: JsonFlag = False) -> int:
+    """Say why a schedule takes as long as it does: what its stages wait for, the critical path, the first bubble.
+
+    Example: zbopt explain schedule.json
+    """
+    checked = read_checked(file)
+    explained = explain(checked.schedule)
+    if json:
+        out.record(explain_record(explained))
+    else:
+        out.page(explain_page(explained, out.width()))
+    return _code(checked)
+
+
+def _code(checked: Checked) -> int:
+    if checked.valid:
+        return 0
+    out.say(f"zbopt: {checked.file} is not a valid schedule; see zbopt validate {checked.file}")
+    return INVALID

@@ -1,0 +1,124 @@
+"""Why a schedule takes as long as it does, as lines of text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zbopt.causes import Avoidable, Cause, Explanation, Window
+from zbopt.report.chart_data import CAUSES
+from zbopt.report.page import lines_of
+from zbopt.report.record import Record
+from zbopt.report.words import percent, table
+from zbopt.schedule import Event
+
+_MOST_OPS = 40
+"""Ops of the critical path that are written out; of more, the first and the last."""
+
+
+def explain_page(explained: Explanation, width: int) -> Iterator[str]:
+    """All that ``zbopt explain`` prints."""
+    whole, steady = explained.whole(), explained.steady()
+    yield "idle time by cause, all stages together:"
+    yield from _idle_table(explained, whole, steady)
+    yield from lines_of(
+        [
+            ("whole iteration", _window_text(whole)),
+            ("steady window", "none: some stage ends before another begins" if steady is None else _window_text(steady)),
+        ],
+        width,
+    )
+    yield ""
+    yield f"critical path, {len(explained.critical_path)} ops:"
+    yield from _path(explained.critical_path)
+    yield ""
+    found = explained.avoidable()
+    yield "first avoidable bubble: " + ("none" if found is None else bubble_text(found))
+
+
+def _window_text(window: Window) -> str:
+    return (
+        f"ticks {window.begin} to {window.end} on {window.stages} stages: shares are of {window.total} ticks, "
+        f"{percent(window.share(window.idle))} of them idle"
+    )
+
+
+def _idle_table(explained: Explanation, whole: Window, steady: Window | None) -> list[str]:
+    rows = [("cause", "ticks", "share", "steady ticks", "share", "")]
+    for cause in Cause:
+        cells = [str(whole.by_cause[cause]), percent(whole.share(whole.by_cause[cause]))]
+        inside = ["", ""]
+        if steady is not None:
+            inside = [str(steady.by_cause[cause]), percent(steady.share(steady.by_cause[cause]))]
+        rows.append((cause.value, *cells, *inside, ""))
+    texts = ["", *(f"  {CAUSES[cause]}" for cause in Cause)]
+    return [line + text for line, text in zip(table([row[:-1] for row in rows]), texts, strict=True)]
+
+
+def _path(path: Sequence[Event]) -> list[str]:
+    rows = [("op", "start", "end", "waited")]
+    end = path[0].start if path else 0
+    for event in path:
+        rows.append((event.id, str(event.start), str(event.end), str(max(0, event.start - end) or "")))
+        end = event.end
+    lines = table(rows)
+    if len(lines) <= _MOST_OPS:
+        return lines
+    half = _MOST_OPS // 2
+    return [*lines[:half], f"  ... {len(lines) - 2 * half} more ...", *lines[-half:]]
+
+
+def bubble_text(found: Avoidable) -> str:
+    """An avoidable bubble in one sentence."""
+    idle = found.idle
+    use = f"{found.op.id} could run as B and W" if found.by_split else f"{found.op.id} could run from {found.usable_from}"
+    return (
+        f"stage {idle.stage} idles from {idle.start} to {idle.end} ({idle.cause.value}); {use}, which would use "
+        f"{found.ticks} of its ticks"
+    )
+
+
+def explain_record(explained: Explanation) -> Record:
+    """What ``zbopt explain --json`` prints."""
+    steady, found = explained.steady(), explained.avoidable()
+    return {
+        "whole_iteration": _window_record(explained.whole()),
+        "steady_window": None if steady is None else _window_record(steady),
+        "idle_by_stage": [{cause.value: ticks for cause, ticks in row.items()} for row in explained.by_stage()],
+        "idle": [
+            {
+                "stage": idle.stage,
+                "start": idle.start,
+                "end": idle.end,
+                "cause": idle.cause.value,
+                "before": None if idle.before is None else idle.before.id,
+                "waits_for": None if idle.waits_for is None else idle.waits_for.id,
+            }
+            for idle in explained.idle
+        ],
+        "critical_path": [{"op": e.id, "start": e.start, "end": e.end} for e in explained.critical_path],
+        "first_avoidable_bubble": None
+        if found is None
+        else {
+            "stage": found.idle.stage,
+            "start": found.idle.start,
+            "end": found.idle.end,
+            "cause": found.idle.cause.value,
+            "op": found.op.id,
+            "usable_from": found.usable_from,
+            "by_split": found.by_split,
+            "ticks": found.ticks,
+        },
+    }
+
+
+def _window_record(window: Window) -> Record:
+    return {
+        "begin": window.begin,
+        "end": window.end,
+        "stages": window.stages,
+        "denominator": window.total,
+        "idle": window.idle,
+        "idle_share": window.share(window.idle),
+        "by_cause": {cause.value: ticks for cause, ticks in window.by_cause.items()},
+        "share_by_cause": {cause.value: window.share(ticks) for cause, ticks in window.by_cause.items()},
+    }

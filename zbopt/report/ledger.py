@@ -1,0 +1,80 @@
+"""The memory ledger as lines of text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zbopt.instance import Instance, number
+from zbopt.ledger import Life, StageLedger
+from zbopt.report.record import Record
+from zbopt.report.words import amount_text, table
+
+_HEADS = ("tensor", "of", "amount", "from", "to", "taken by", "freed by")
+
+
+def ledger_page(instance: Instance, ledgers: Sequence[StageLedger], *, whole: bool) -> Iterator[str]:
+    """For each stage its peak and who holds it; with ``whole`` every tensor's life and the curve too."""
+    for ledger in ledgers:
+        yield _title(instance, ledger)
+        yield from _lives("who holds it", ledger.holders)
+        if whole:
+            yield from _lives("every life", ledger.lives)
+            yield "  live from tick on:"
+            steps = [f"{time}: {amount_text(amount)}" for time, amount in ledger.curve]
+            yield from (f"    {', '.join(steps[i : i + 8])}" for i in range(0, len(steps), 8))
+        yield ""
+
+
+def _title(instance: Instance, ledger: StageLedger) -> str:
+    cap = "" if instance.memory_cap is None else f" of {amount_text(instance.memory_cap[ledger.stage])}"
+    when = "" if ledger.peak_at is None else f" from tick {ledger.peak_at}"
+    unit = "" if instance.memory_unit == "activation" else f" {instance.memory_unit}"
+    return f"stage {ledger.stage}: peak {amount_text(ledger.peak)}{cap}{unit}{when}"
+
+
+def _lives(title: str, lives: Sequence[Life]) -> Iterator[str]:
+    yield f"  {title}:"
+    rows = [_HEADS, *(_row(life) for life in lives)]
+    yield from (f"    {line}" for line in table(rows))
+
+
+def _row(life: Life) -> tuple[str, ...]:
+    taken, freed = life.taken_by, life.freed_by
+    of = "the stage" if taken is None else f"v{taken.virtual_stage}/mb{taken.microbatch}"
+    until = "the end" if life.end is None else str(life.end)
+    begins = "the start" if taken is None else str(life.begin)
+    names = ("-" if event is None else event.kind.value for event in (taken, freed))
+    return (life.tensor.value, of, amount_text(life.amount), begins, until, *names)
+
+
+def ledger_record(instance: Instance, ledgers: Sequence[StageLedger]) -> Record:
+    """What ``zbopt ledger --json`` prints."""
+    return {
+        "unit": instance.memory_unit,
+        "stages": [
+            {
+                "stage": ledger.stage,
+                "cap": None if instance.memory_cap is None else number(instance.memory_cap[ledger.stage]),
+                "peak": number(ledger.peak),
+                "peak_at": ledger.peak_at,
+                "holders": [_record(life) for life in ledger.holders],
+                "lives": [_record(life) for life in ledger.lives],
+                "curve": [[time, number(amount)] for time, amount in ledger.curve],
+            }
+            for ledger in ledgers
+        ],
+    }
+
+
+def _record(life: Life) -> Record:
+    taken, freed = life.taken_by, life.freed_by
+    return {
+        "tensor": life.tensor.value,
+        "virtual_stage": None if taken is None else taken.virtual_stage,
+        "microbatch": None if taken is None else taken.microbatch,
+        "amount": number(life.amount),
+        "from": None if taken is None else life.begin,
+        "to": life.end,
+        "taken_by": None if taken is None else taken.id,
+        "freed_by": None if freed is None else freed.id,
+    }
