@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 
-from zbopt.instance import Barrier, Instance, Kind, Objective
+from zbopt.instance import COMPUTE, Barrier, Instance, Kind, Objective
 from zbopt.metrics import memory_curve
 from zbopt.schedule import Event, Schedule
 
@@ -80,7 +80,7 @@ class Avoidable:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Idle ticks of ``stages`` stages from tick ``begin`` to tick ``end``, by cause; ``total`` is what shares are of."""
+    """Idle ticks of ``stages`` stages from tick ``begin`` to ``end``, by cause; ``total`` is what shares are of."""
 
     begin: int
     end: int
@@ -190,6 +190,8 @@ class _Ledger:
         self.instance = schedule.instance
         self.rows = schedule.by_stage()
         self.at = {(e.iteration, e.kind, e.virtual_stage, e.microbatch): e for row in self.rows for e in row}
+        beside = [e for e in schedule.events if e.kind not in COMPUTE]
+        self.beside = {(e.iteration, e.kind, e.virtual_stage, e.microbatch): e for e in beside}
         self.begin = min((e.start for row in self.rows for e in row), default=0)
         self.end = max((e.end for row in self.rows for e in row), default=0)
         self.position = {id(e): i for row in self.rows for i, e in enumerate(row)}
@@ -205,9 +207,8 @@ class _Ledger:
         instance = self.instance
         if e.kind is Kind.O:
             own = instance.barrier is not Barrier.GLOBAL
-            return [
-                (g.end, g) for g in self.gradients if g.iteration == e.iteration and not (own and g.stage != e.stage)
-            ]
+            waits = (g for g in self.gradients if g.iteration == e.iteration and not (own and g.stage != e.stage))
+            return [(self._reduced(g) + instance.barrier_ticks, g) for g in waits]
         v = e.virtual_stage
         if v is None or not 0 <= v < instance.virtual_stages:
             return []
@@ -217,11 +218,33 @@ class _Ledger:
         if e.kind is Kind.W and has_b:
             return self._from(e, v, Kind.B)
         after = instance.next_of(v)
-        return self._from(e, v, Kind.F) if after is None else self._from(e, after, Kind.B, Kind.BW)
+        made = self._from(e, v, Kind.F) if after is None else self._from(e, after, Kind.B, Kind.BW)
+        return [*self._reloaded(e), *made]
+
+    def _reloaded(self, e: Event) -> list[tuple[int, Event]]:
+        """The end of the IN that ``e`` waits for, and the F whose activation it brings back."""
+        back = self.beside.get((e.iteration, Kind.IN, e.virtual_stage, e.microbatch))
+        forward = self.at.get((e.iteration, Kind.F, e.virtual_stage, e.microbatch))
+        return [] if back is None or forward is None else [(back.end, forward)]
 
     def _from(self, e: Event, virtual_stage: int | None, *kinds: Kind) -> list[tuple[int, Event]]:
         found = (self.at.get((e.iteration, kind, virtual_stage, e.microbatch)) for kind in kinds)
-        return [(p.end + (self.instance.comm_ticks if p.stage != e.stage else 0), p) for p in found if p is not None]
+        return [(self._arrival(p, e), p) for p in found if p is not None]
+
+    def _reduced(self, gradient: Event) -> int:
+        """When a W's gradients are there: at its end, or that of the reduction after it."""
+        reduction = self.beside.get((gradient.iteration, Kind.G, gradient.virtual_stage, None))
+        return gradient.end if reduction is None else max(gradient.end, reduction.end)
+
+    def _arrival(self, producer: Event, taker: Event) -> int:
+        """When what one op made is at the other: after the transfer between, an event or a lag."""
+        if producer.stage == taker.stage or producer.virtual_stage is None or taker.virtual_stage is None:
+            return producer.end
+        kind = Kind.SEND_F if producer.kind is Kind.F else Kind.SEND_B
+        sent = self.beside.get((producer.iteration, kind, producer.virtual_stage, producer.microbatch))
+        if sent is not None:
+            return max(producer.end, sent.end)
+        return producer.end + self.instance.lag_ticks(producer.virtual_stage, taker.virtual_stage)
 
     def last_input(self, e: Event) -> tuple[int, Event | None]:
         """(arrival, producer) of the input that comes last; (the beginning, ``None``) without any."""

@@ -23,7 +23,10 @@ def explain_page(explained: Explanation, width: int) -> Iterator[str]:
     yield from lines_of(
         [
             ("whole iteration", _window_text(whole)),
-            ("steady window", "none: some stage ends before another begins" if steady is None else _window_text(steady)),
+            (
+                "steady window",
+                "none: some stage ends before another begins" if steady is None else _window_text(steady),
+            ),
         ],
         width,
     )
@@ -43,15 +46,15 @@ def _window_text(window: Window) -> str:
 
 
 def _idle_table(explained: Explanation, whole: Window, steady: Window | None) -> list[str]:
-    rows = [("cause", "ticks", "share", "steady ticks", "share", "")]
+    rows: list[tuple[str, ...]] = [("cause", "ticks", "share", "steady ticks", "share")]
     for cause in Cause:
         cells = [str(whole.by_cause[cause]), percent(whole.share(whole.by_cause[cause]))]
         inside = ["", ""]
         if steady is not None:
             inside = [str(steady.by_cause[cause]), percent(steady.share(steady.by_cause[cause]))]
-        rows.append((cause.value, *cells, *inside, ""))
+        rows.append((cause.value, *cells, *inside))
     texts = ["", *(f"  {CAUSES[cause]}" for cause in Cause)]
-    return [line + text for line, text in zip(table([row[:-1] for row in rows]), texts, strict=True)]
+    return [line + text for line, text in zip(table(rows), texts, strict=True)]
 
 
 def _path(path: Sequence[Event]) -> list[str]:
@@ -70,7 +73,9 @@ def _path(path: Sequence[Event]) -> list[str]:
 def bubble_text(found: Avoidable) -> str:
     """An avoidable bubble in one sentence."""
     idle = found.idle
-    use = f"{found.op.id} could run as B and W" if found.by_split else f"{found.op.id} could run from {found.usable_from}"
+    use = (
+        f"{found.op.id} could run as B and W" if found.by_split else f"{found.op.id} could run from {found.usable_from}"
+    )
     return (
         f"stage {idle.stage} idles from {idle.start} to {idle.end} ({idle.cause.value}); {use}, which would use "
         f"{found.ticks} of its ticks"
