@@ -196,14 +196,14 @@ def test_profile_writes_an_instance(call: Call, tmp_path: Path) -> None:
     assert all(0 < share <= 1 for share in instance.weight_share)
 
 
-def test_torchrun_runs_the_same(plan: Path, tmp_path: Path) -> None:
+def test_torchrun_runs_the_same(call: Call, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Weights after three steps are those of ``zbopt replay``: under torchrun rank 0 prints them."""
     pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
     env = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     words = ["-m", "zbopt.replay", str(plan), "--network", "gpt", "--json"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
-    alone = [sys.executable, *words, "--single-process"]
-    both = [subprocess.run(c, env=env, capture_output=True, text=True, check=True).stdout for c in (torchrun, alone)]
-    weights = [json.loads(text)["weights"] for text in both]
+    printed = subprocess.run(torchrun, env=env, capture_output=True, text=True, check=True).stdout
+    assert call("replay", plan, "--network", "gpt", "--single-process", "--json") == 0
+    weights = [json.loads(text)["weights"] for text in (printed, capsys.readouterr().out)]
     assert weights[0] == weights[1]
     assert len(weights[0]) == 2 * 11 + 5

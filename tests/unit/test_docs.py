@@ -1,16 +1,12 @@
 """The documentation: its commands run and print what it says, its links lead somewhere, its schemas are true."""
 
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import jsonschema
 import pytest
+from pages import Block, run_block, run_page
 
 from zbopt.cli import VERBS, app_of
 from zbopt.formats.schema import json_schemas, write_schemas
@@ -19,55 +15,17 @@ from zbopt.instance import read_document
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 ELSEWHERE = {"replay.md"}
-"""Pages whose commands need PyTorch; tests/replay runs them."""
+"""Its commands need PyTorch: tests/replay/test_docs_page.py runs them."""
 PAGES = sorted(path for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)
-FRAMEWORKS = {"torch", "torchtitan", "jaxpp", "sail"}
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, what it needs (``None``: nothing), its text."""
-
-    language: str
-    needs: str | None
-    text: str
-
-
-def blocks_of(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
-    for match in re.finditer(r"^```(\w*)(?: needs-(\w+))?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-        yield Block(match[1], match[2], match[3])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run_and_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     """All blocks of a page, in order, in one empty folder; what follows as text is among what the last one printed."""
-    printed = ""
-    for block in blocks_of(page):
-        assert block.needs is None or block.needs in FRAMEWORKS, block.needs
-        if block.needs is not None:
-            assert block.language != "python" or compile(block.text, page.name, "exec")
-        elif block.language in ("sh", "python"):
-            printed = run_block(block, tmp_path)
-        else:
-            assert block.language == "text", f"{page.name}: a block without language is neither run nor compared"
-            missing = [line for line in block.text.splitlines() if line.rstrip() not in printed.splitlines()]
-            assert missing == []
+    run_page(page, tmp_path)
 
 
-def run_block(block: Block, folder: Path) -> str:
-    """What a block prints on stdout; it has to end with 0."""
-    command = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [*command, block.text], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), REPOSITORY / "README.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every link without an address is a file of the repository."""
     targets = [target for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in target]
