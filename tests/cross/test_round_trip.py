@@ -11,11 +11,11 @@ import pytest
 from zbopt.formats.chrome_trace import from_chrome_trace, to_chrome_trace
 from zbopt.formats.jaxpp import from_jaxpp, to_jaxpp
 from zbopt.formats.megatron_layout import read_layout, spread, write_layout
-from zbopt.formats.order import order_of_schedule
+from zbopt.formats.order import Step, order_of_schedule
 from zbopt.formats.sail_zb import from_sail_zb, to_sail_zb
 from zbopt.formats.torch_csv import compute_only, order_from_csv, rows_text
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.instance import Instance, read_instance
+from zbopt.instance import Instance, Kind, read_instance
 from zbopt.metrics import figures, memory_curve
 from zbopt.portfolio import infeasible, solve
 from zbopt.replay.lowering import lower
@@ -24,27 +24,36 @@ from zbopt.timing import schedule_in_order
 
 INSTANCES = Path(__file__).parents[2] / "instances"
 SETS = sorted(p.name for p in INSTANCES.iterdir() if p.is_dir())
-MOST_FORWARDS = 200
-"""Larger instances repeat: of these, their first microbatches."""
+FEW_FORWARDS = 80
+"""So many and the heuristics and the solver are quick: of larger instances their first microbatches."""
 
 
-def _instances(name: str) -> Iterator[Instance]:
-    """Every instance of a set, the large ones with fewer microbatches; equal ones once."""
-    seen = set()
+def _read(name: str) -> Iterator[Instance]:
+    """Every instance of a set, nameless."""
     for path in sorted((INSTANCES / name).glob("*.json")):
-        if path.name.endswith(".events.json"):
-            continue
-        instance = read_instance(path)
-        most = max(3, MOST_FORWARDS // instance.virtual_stages)
+        if not path.name.endswith(".events.json"):
+            yield read_instance(path).model_copy(update={"name": None})
+
+
+def _short(name: str) -> list[Instance]:
+    """Every instance of a set, the large ones with fewer microbatches; equal ones once."""
+    found: dict[Instance, None] = {}
+    for instance in _read(name):
+        most = max(3, FEW_FORWARDS // instance.virtual_stages)
         cut = instance.model_copy(update={"microbatches": min(instance.microbatches, most)})
-        if infeasible(cut) is None and (key := cut.model_copy(update={"name": None})) not in seen:
-            seen.add(key)
-            yield cut
+        if infeasible(cut) is None:
+            found[cut] = None
+    return list(found)
+
+
+def _whole(name: str) -> list[Instance]:
+    """Every instance of a set with all its microbatches, once for all its caps."""
+    return list(dict.fromkeys(instance.model_copy(update={"memory_cap": None}) for instance in _read(name)))
 
 
 def _schedules(name: str) -> Iterator[Schedule]:
     """What the heuristics make of each instance, with the cap where they plan for it, and the optimum of small ones."""
-    for instance in _instances(name):
+    for instance in _short(name):
         free = instance.model_copy(update={"memory_cap": None})
         for heuristic, problem in (("1f1b", free), ("zb-h1", free), ("interleaved", free), ("list", instance)):
             try:
@@ -57,38 +66,77 @@ def _schedules(name: str) -> Iterator[Schedule]:
                 yield solved
 
 
+def _wave(instance: Instance) -> Schedule:
+    """Each microbatch there and back, three turns after the one before: on any placement, whatever memory that takes.
+
+    F of virtual stage v in turn v, B in turn 2n - 1 - v, W right after it: every op comes after its input.
+    """
+    n = instance.virtual_stages
+    turns = sorted(
+        (3 * j + turn, rank, v, kind, j)
+        for j in range(instance.microbatches)
+        for v in range(n)
+        for rank, kind, turn in ((0, Kind.F, v), (1, Kind.B, 2 * n - 1 - v), (2, Kind.W, 2 * n - 1 - v))
+    )
+    rows: list[list[Step]] = [[] for _ in range(instance.stages)]
+    for _, _, v, kind, j in turns:
+        rows[instance.stage_of[v]].append((kind, v, j))
+    return schedule_in_order(instance, rows, Provenance(source="test"))
+
+
+def _back(schedule: Schedule) -> Iterator[str]:
+    """Each two-way format that takes ``schedule``, after it came back with the same order."""
+    order, instance = order_of_schedule(schedule), schedule.instance
+    rows = lower(schedule)
+    assert order_from_csv(rows_text(compute_only(rows)), instance) == order
+    assert order_from_csv(rows_text(rows), instance) == order
+    yield "torch-csv"
+    for form, write, read in (("jaxpp", to_jaxpp, from_jaxpp), ("sail-zb", to_sail_zb, from_sail_zb)):
+        try:
+            text = write(schedule)
+        except ValueError:
+            continue
+        assert read(json.loads(text), instance) == order
+        yield form
+    curves = [memory_curve(instance, row) for row in schedule.by_stage()]
+    assert from_chrome_trace(json.loads(to_chrome_trace(schedule, curves)), "trace") == schedule
+    yield "chrome-trace"
+
+
+FORMS = {"torch-csv", "jaxpp", "sail-zb", "chrome-trace"}
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_export_then_import_gives_the_same_order(name: str) -> None:
     """Each two-way format on each instance set; JaxPP and sail where they do not refuse the schedule.
 
     At the earliest starts of its order a schedule ends no later than it did.
     """
-    runs = dict.fromkeys(("torch-csv", "jaxpp", "sail-zb"), 0)
+    taken = set()
     for schedule in _schedules(name):
-        order, instance = order_of_schedule(schedule), schedule.instance
-        rows = lower(schedule)
-        assert order_from_csv(rows_text(compute_only(rows)), instance) == order
-        assert order_from_csv(rows_text(rows), instance) == order
-        runs["torch-csv"] += 1
-        for form, write, read in (("jaxpp", to_jaxpp, from_jaxpp), ("sail-zb", to_sail_zb, from_sail_zb)):
-            try:
-                text = write(schedule)
-            except ValueError:
-                continue
-            assert read(json.loads(text), instance) == order
-            runs[form] += 1
-        curves = [memory_curve(instance, row) for row in schedule.by_stage()]
-        assert from_chrome_trace(json.loads(to_chrome_trace(schedule, curves)), "trace") == schedule
-        again = schedule_in_order(instance, order.rows, Provenance(source="test"))
+        instance = schedule.instance
+        taken |= set(_back(schedule))
+        again = schedule_in_order(instance, order_of_schedule(schedule).rows, Provenance(source="test"))
         assert figures(again).value(instance.objective) <= figures(schedule).value(instance.objective)
-    assert all(runs.values()), runs
+    assert taken == FORMS
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_whole_steps_come_back(name: str) -> None:
+    """The same with every microbatch of every instance, up to 49,152 events. Caps do not matter to a format."""
+    taken = set()
+    for instance in _whole(name):
+        schedule = HEURISTICS["zb-h1"](instance) if instance.virtual_stages == instance.stages else _wave(instance)
+        assert len(schedule.events) == 3 * instance.virtual_stages * instance.microbatches
+        taken |= set(_back(schedule))
+    assert taken == FORMS
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_layouts_come_back(name: str) -> None:
     """Uneven layers, on every placement that goes round the stages."""
     tried = 0
-    for instance in _instances(name):
+    for instance in _whole(name):
         stages, n = instance.stages, instance.virtual_stages
         if instance.stage_of != tuple(range(stages)) * (n // stages):
             continue

@@ -57,6 +57,8 @@ class _Writer:
         self.links = list(self._links())
 
     def _time(self, ticks: int | Fraction) -> int | float:
+        if isinstance(ticks, int) and self.us.denominator == 1:  # most times, and fractions are slow
+            return ticks * self.us.numerator
         us = ticks * self.us
         return us.numerator if us.denominator == 1 else float(us)
 

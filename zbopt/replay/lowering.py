@@ -51,22 +51,24 @@ def lower(schedule: Schedule, *, single_process: bool = False) -> Rows:
     if single_process:
         rows = [sorted((event for row in rows for event in row), key=lambda e: (e.start, e.stage))]
         return (_framed(tuple(map(_action, rows[0]))),)
-    messages = _messages(schedule.instance, [event for row in rows for event in row])
-    return tuple(_framed(_woven(row, messages, stage)) for stage, row in enumerate(rows))
+    ends: list[deque[_End]] = [deque() for _ in rows]
+    for message in _messages(schedule.instance, [event for row in rows for event in row]):
+        send, receive = message.actions()
+        ends[message.producer.stage].append((message.producer.end, send, True))
+        ends[message.to_stage].append((message.producer.end, receive, False))
+    return tuple(_framed(_woven(row, own)) for row, own in zip(rows, ends, strict=True))
 
 
-def _woven(row: list[Event], messages: list[Message], stage: int) -> tuple[Action, ...]:
+_End = tuple[int, Action, bool]
+"""When a message leaves, the action at one end of it, and whether that is the send."""
+
+
+def _woven(row: list[Event], ends: deque[_End]) -> tuple[Action, ...]:
     """Compute ops of one stage with its ends of the messages, which keep their order.
 
     A receive is posted before the op that runs when its message leaves: posting waits for nothing, and a posted
     receive lets the sender's link go on.
     """
-    ends = deque(
-        (message.producer.end, action, action.op in (Op.SEND_F, Op.SEND_B))
-        for message in messages
-        for action, at in zip(message.actions(), (message.producer.stage, message.to_stage), strict=True)
-        if at == stage
-    )
     woven: list[Action] = []
     for event in row:
         while ends and (ends[0][0] <= event.start or (not ends[0][2] and ends[0][0] < event.end)):
