@@ -20,6 +20,7 @@ from zbopt.report.figure import _SETTINGS, draw, figure_of, save_figure
 from zbopt.schedule import Schedule, write_schedule
 
 UNIT = HEURISTICS["zb-h1"](Instance.uniform(stages=4, microbatches=8))
+EIGHT = HEURISTICS["zb-h1"](Instance.uniform(stages=8, microbatches=16))
 INTERLEAVED = HEURISTICS["interleaved"](
     Instance.uniform(stages=4, microbatches=8, placement="interleaved", virtual=3, fused_backward_ticks=2)
 )
@@ -52,6 +53,16 @@ def test_a_box_for_each_op_and_its_number() -> None:
     assert ax.get_xlabel() == "time (ticks)"
 
 
+def test_bug_numbers_of_one_digit_only() -> None:
+    """At p=8, m=16 in a narrow figure microbatches 0 to 9 had their numbers and 10 to 15 none: all have, or none."""
+    with rc_context(_SETTINGS):
+        shown = {
+            width: sorted(int(text.get_text()) for text in figure_of(EIGHT, width_inches=width).axes[0].texts)
+            for width in (3.5, 7.2)
+        }
+    assert shown == {3.5: [], 7.2: sorted(e.microbatch for e in EIGHT.events)}
+
+
 def test_window() -> None:
     """Only what reaches into the window is drawn, and the axis has the window's ends."""
     ax = drawn(UNIT, (5, 9))
@@ -73,7 +84,7 @@ def test_lines_tell_virtual_stages_apart() -> None:
     [
         UNIT,
         INTERLEAVED,
-        HEURISTICS["zb-h1"](Instance.uniform(stages=8, microbatches=16)),
+        EIGHT,
         HEURISTICS["zb-h1"](Instance.uniform(stages=32, microbatches=64)),
         HEURISTICS["1f1b"](Instance.uniform(stages=4, microbatches=200)),
     ],

@@ -113,16 +113,19 @@ def _points_a_unit(ax: Axes) -> tuple[float, float]:
 
 
 def _numbers(ax: Axes, looks: dict[_Look, list[Event]], first: int, last: int) -> None:
-    """A number on every op on which it fits, all of one size: the largest at which they do."""
+    """A number on every op on which the longest fits, all of one size: the largest at which they do.
+
+    Of ops of one length all have their number, or none: 0 to 9 without 10 would look like ops without one.
+    """
     a_tick, row = _points_a_unit(ax)
     numbered = [(look, e) for look, events in looks.items() for e in events if e.microbatch is not None]
-    room = min(((e.end - e.start) * a_tick / (_CHARACTER * len(str(e.microbatch)) + 0.35) for _, e in numbered),
-               default=0.0)  # fmt: skip
+    longest = max((len(str(e.microbatch)) for _, e in numbered), default=1)
+    room = min(((e.end - e.start) * a_tick / (_CHARACTER * longest + 0.35) for _, e in numbered), default=0.0)
     most_lines = max((look.lines for look in looks), default=0)
     size = max(min(_LARGEST_FONT, row * (_BAR - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
     for look, e in numbered:
         begin, end, text = max(e.start, first), min(e.end, last), str(e.microbatch)
-        if (end - begin) * a_tick >= size * (_CHARACTER * len(text) + 0.1):
+        if (end - begin) * a_tick >= size * (_CHARACTER * longest + 0.1):
             middle = e.stage - _PITCH * most_lines / 2
             shown = ax.text((begin + end) / 2, middle, text, fontsize=size, color=text_colour(look.kind))
             shown.set(ha="center", va="center_baseline", clip_on=True)

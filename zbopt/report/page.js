@@ -138,6 +138,8 @@
       ctx.setTransform(sharp, 0, 0, sharp, 0, 0);
       ctx.font = FONT;
       this.left = Math.ceil(ctx.measureText(`stage ${stages - 1}`).width) + 8;
+      const largest = this.schedule.microbatch.reduce((most, number) => Math.max(most, number), 0);
+      this.widest = "8".repeat(String(largest).length);
       this.wide = this.width >= 560;
       this.right = this.wide ? 118 : 8;
       this.scale = (this.width - this.left - this.right) / (view.to - view.from);
@@ -354,7 +356,10 @@
       const name = data.kinds[kind].name;
       ctx.font = SMALL;
       const [begin, end] = [Math.max(x, this.left), Math.min(x + length, this.width - this.right)];
-      const text = [name + number, number || name].find((t) => ctx.measureText(t).width <= end - begin - 2);
+      // Of ops of one length all have their number, or none: 0 to 9 without 10 would look like ops without one.
+      const room = number && this.widest;
+      const fits = (text) => ctx.measureText(text).width <= end - begin - 2;
+      const text = fits(name + room) ? name + number : fits(room || name) ? number || name : "";
       ctx.textAlign = "center";
       const middle = top + high / 2 + 1 - (high >= 20 ? 1.5 * lines : 0);
       if (text) ctx.fillText(text, (begin + end) / 2, middle);
