@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -166,3 +168,53 @@ def test_kinds_have_colours_for_the_viewers() -> None:
     colours = {e["cat"]: e["cname"] for e in _entries(_trace(schedule), "X")}
     assert set(colours) == {Kind.F, Kind.B, Kind.W, Kind.O}
     assert len(set(colours.values())) == 4
+
+
+@pytest.mark.parametrize("args", [True, 3, [], None])
+def test_bug_arguments_that_are_no_object(args: object) -> None:
+    """It was a fault of ours (TypeError); now the entry is named. An entry whose category is a list is no op."""
+    document = json.loads(to_chrome_trace(TRANSFERS, ()))
+    at = next(i for i, entry in enumerate(document["traceEvents"]) if entry.get("cat") == "F")
+    document["traceEvents"][at]["args"] = args
+    with pytest.raises(ValueError, match=rf"x: traceEvents\[{at}\]\.args is no object; export the trace again"):
+        from_chrome_trace(document, "x")
+    document["traceEvents"][at]["cat"] = ["F"]
+    assert len(from_chrome_trace(document, "x").events) == len(TRANSFERS.events) - 1
+
+
+TRANSFERS = HEURISTICS["list"](
+    Instance.uniform(stages=4, microbatches=6, placement="v", virtual=2, comm_ticks=1, memory_cap=4)
+)
+
+
+@pytest.mark.parametrize("tick", ["unit", "1us", "25ns"])
+def test_the_rules_of_the_trace_event_format(tick: str) -> None:
+    """What viewers ask for, or drop in silence: slices of a track nest, times are not negative, every flow one start
+    and one later end, each inside a slice of its track, counters are numbers, and every track has a name.
+    """
+    schedule = TRANSFERS.model_copy(update={"instance": TRANSFERS.instance.model_copy(update={"tick": tick})})
+    curves = [memory_curve(schedule.instance, row) for row in schedule.by_stage()]
+    entries = json.loads(to_chrome_trace(schedule, curves))["traceEvents"]
+    assert {entry["ph"] for entry in entries} == {"M", "X", "s", "f", "C"}
+    named = {(e["pid"], e["tid"]) for e in entries if e["name"] == "thread_name"}
+    slices = defaultdict(list)
+    for entry in (e for e in entries if e["ph"] == "X"):
+        assert entry["ts"] >= 0
+        assert entry["dur"] > 0
+        slices[entry["pid"], entry["tid"]].append((entry["ts"], entry["ts"] + entry["dur"]))
+    assert slices.keys() == named
+    near = 1e-6  # floats of fractions of a microsecond
+    for track in slices.values():
+        track.sort()
+        assert all(end <= start + near for (_, end), (start, _) in pairwise(track))
+    flows = defaultdict(list)
+    for entry in (e for e in entries if e["ph"] in "sf"):
+        flows[entry["cat"], entry["name"], entry["id"]].append(entry)
+        inside = slices[entry["pid"], entry["tid"]]
+        assert any(start <= entry["ts"] < end for start, end in inside)
+    assert all([e["ph"] for e in pair] == ["s", "f"] and pair[0]["ts"] <= pair[1]["ts"] for pair in flows.values())
+    assert all(pair[1]["bp"] == "e" for pair in flows.values())
+    assert len(flows) == 2 * 6 * (8 - 1 - 1)  # both ways, but for the turn of the V, which stays on a stage
+    counters = [e for e in entries if e["ph"] == "C"]
+    assert {e["pid"] for e in counters} == set(range(4))
+    assert all(isinstance(value, int | float) and value >= 0 for e in counters for value in e["args"].values())

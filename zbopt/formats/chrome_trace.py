@@ -182,14 +182,13 @@ def from_chrome_trace(document: dict[str, Any], where: str) -> Schedule:
         raise ValueError(f"{where}: zbopt.schema is not {SCHEMA!r}; export the trace again")
     if not isinstance(entries, list):
         raise ValueError(f"{where}: traceEvents is no list; give a trace in the JSON Object Format")
-    ops = [
-        e
-        for e in entries
-        if isinstance(e, dict) and e.get("ph") == "X" and e.get("cat") in {kind.value for kind in COMPUTE}
-    ]
+    kinds = [kind.value for kind in COMPUTE]
     events = []
-    for entry in ops:
-        args = dict(entry.get("args") or {})
-        args.pop("id", None)
-        events.append(args)
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or entry.get("ph") != "X" or entry.get("cat") not in kinds:
+            continue
+        args = entry.get("args")
+        if not isinstance(args, dict):
+            raise ValueError(f"{where}: traceEvents[{number}].args is no object; export the trace again")
+        events.append({key: value for key, value in args.items() if key != "id"})
     return schedule_from_document(about["schedule"] | {"events": events}, where)

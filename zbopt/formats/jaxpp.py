@@ -95,7 +95,7 @@ def from_jaxpp(document: object, instance: Instance | None = None) -> Order:
 
 def _cell(row: int, number: int, task: object) -> Cell:
     where = f"row {row}, task {number} ({json.dumps(task)[:60]})"
-    if not (isinstance(task, list) and len(task) == 3 and task[0] in _KIND_OF):
+    if not (isinstance(task, list) and len(task) == 3 and isinstance(task[0], str) and task[0] in _KIND_OF):
         raise ValueError(f'{where} is no task; write such as ["BWD_I", 2, 0], of {", ".join(_KIND_OF)}')
     for value in task[1:]:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**9:

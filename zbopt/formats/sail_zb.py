@@ -135,7 +135,7 @@ def from_sail_zb(document: object, instance: Instance | None = None) -> Order:
 def _cells(row: int, nodes: list[object]) -> Iterator[Cell]:
     for number, node in enumerate(nodes):
         where = f"row {row}, node {number}"
-        if not isinstance(node, dict) or node.get("type") not in _KIND_OF:
+        if not isinstance(node, dict) or node.get("type") not in list(_KIND_OF):
             raise ValueError(f"{where}: its type is none of {', '.join(_KIND_OF)}; give a compute node")
         for name in ("stage", "microbatch", "layer_group_idx"):
             value = node.get(name)

@@ -156,12 +156,16 @@ def _placed(row: int, cells: Sequence[str]) -> Iterator[_Placed]:
             continue
         where = f"row {row}, cell {number}"
         overlap = _OVERLAP.fullmatch(cell.strip())
+        ops: list[Op] = []
         for part in overlap[1].split(";") if overlap else [cell]:
             try:
                 action = parse_action(part)
             except ValueError as error:
                 raise ValueError(f"{where}: {error}") from None
             yield _Placed(action, f"{where} ({action})")
+            ops.append(action.op)
+        if overlap and (len(ops) != 2 or ops.count(Op.FORWARD) != 1 or not {Op.BACKWARD, Op.INPUT_GRAD} & set(ops)):
+            raise ValueError(f"{where}: OVERLAP_F_B takes a forward and a backward; write such as (0F1;1B0)OVERLAP_F_B")
 
 
 def _computes(row: Iterable[_Placed]) -> Iterator[Cell]:
