@@ -73,10 +73,12 @@ def figures(schedule: Schedule) -> Figures:
 
 def value_of(schedule: Schedule) -> int:
     """Value of the instance's objective, in ticks: what ``figures`` says, without the memory."""
-    rows = [([e.start for e in row], [e.end for e in row]) for row in schedule.by_stage()]
-    if schedule.instance.objective is Objective.MAX_STAGE_SPAN:
-        return max(_span(starts, ends) for starts, ends in rows)
-    return _span([t for starts, _ in rows for t in starts], [t for _, ends in rows for t in ends])
+    if schedule.instance.objective is Objective.MAKESPAN:
+        return _makespan(schedule)
+    rows = schedule.by_stage()
+    if schedule.instance.objective is Objective.PERIOD:
+        return _period(rows) or 0
+    return max(_span([e.start for e in row], [e.end for e in row]) for row in rows)
 
 
 def _peak(ledger: Ledger) -> Fraction:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,7 +19,8 @@ from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.heuristics.patience import OutOfTimeError, limited
-from zbopt.instance import Instance
+from zbopt.instance import Instance, Objective
+from zbopt.iterations import all_iterations, first_iteration, one_iteration
 from zbopt.memory import least_memory
 from zbopt.metrics import value_of
 from zbopt.repeat import find_run, lengthened, shortened
@@ -222,8 +223,13 @@ class _Solve:
 
     @cached_property
     def graph(self) -> TaskGraph:
-        """The task graph of the whole step."""
-        return expand(self.instance)
+        """The task graph of what the engine is asked: the whole step, or for the period one iteration."""
+        return expand(one_iteration(self.instance) if self.instance.objective is Objective.PERIOD else self.instance)
+
+    def answered(self, starts: Mapping[int, int]) -> Schedule:
+        """The schedule of the whole step that the engine's starts stand for."""
+        found = schedule_of(self.graph, starts, Provenance(source=self.limits.engine.value, versions=versions()))
+        return all_iterations(found, self.instance) if self.instance.objective is Objective.PERIOD else found
 
     def search(self) -> None:
         """The engine in a process of its own, until it is done, the time is over, or it dies."""
@@ -232,8 +238,7 @@ class _Solve:
                 if news is None:
                     self.on_progress(Progress(self.elapsed_s(), self.value, self.bound.value, self.doing))
                 elif news.starts is not None:
-                    source = Provenance(source=self.limits.engine.value, versions=versions())
-                    self.offer(schedule_of(self.graph, news.starts, source))
+                    self.offer(self.answered(news.starts))
                 elif news.bound is not None:
                     self.prove(news.bound)
                 else:
@@ -246,14 +251,14 @@ class _Solve:
 
     def order(self, graph: TaskGraph) -> Order:
         assert self.best is not None
-        assert self.value is not None
         limits = self.limits
+        begin = first_iteration(self.best) if self.instance.objective is Objective.PERIOD else self.best
         left = limits.time_limit_s if limits.deterministic else limits.time_limit_s - self.elapsed_s()
         return Order(
             engine=limits.engine,
-            instance=self.instance,
-            starts=starts_of(graph, self.best),
-            value=self.value,
+            instance=graph.instance,
+            starts=starts_of(graph, begin),
+            value=value_of(begin),
             bound=self.bound.value,
             proved_by=self.bound.proved_by,
             time_limit_s=max(0.1, left),

@@ -7,7 +7,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from zbopt.graph import Key, Precedence, TaskGraph, expand
-from zbopt.instance import Instance, Kind
+from zbopt.instance import Instance, Kind, Objective
+from zbopt.iterations import all_iterations, one_iteration
 from zbopt.memory import Way, ways, with_drops, with_ways
 from zbopt.metrics import figures
 from zbopt.schedule import Provenance, Schedule, versions
@@ -108,6 +109,9 @@ def schedule_in_order(
         CannotFitError: The order needs more memory than a stage's cap.
         DeadlockError: The orders contradict the precedences.
     """
+    if instance.objective is Objective.PERIOD:
+        one = schedule_in_order(name, one_iteration(instance), orders, gradient_after_weight=gradient_after_weight)
+        return checked(name, all_iterations(one, instance))
     rows = [list(order) for order in orders]
     way_of = {v: ways(instance, v)[0] for v in range(instance.virtual_stages)}
     while True:
