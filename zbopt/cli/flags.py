@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -12,6 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from zbopt.cli.options import flag_maker, seconds, whole
+from zbopt.cli.step_flags import StepFlags
 from zbopt.schedule import Engine
 
 
@@ -20,6 +21,7 @@ class ObjectiveFlag(StrEnum):
 
     MAKESPAN = "makespan"
     MAX_STAGE_SPAN = "max-stage-span"
+    PERIOD = "period"
 
 
 class BarrierFlag(StrEnum):
@@ -30,50 +32,21 @@ class BarrierFlag(StrEnum):
     POST_VALIDATION = "post-validation"
 
 
-def _whole(given: str | int) -> int:
-    text = str(given).strip()  # a default comes as the number that it is
-    if not re.fullmatch(r"[+-]?\d{1,20}", text):
-        raise typer.BadParameter(f"{text[:40]!r} is not a whole number; write it as 8")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text[:40]!r} is not a number of seconds; write it as 60 or 0.5") from None
-
-
-def _flag_maker(panel: str) -> Callable[..., Any]:
-    def flag(
-        name: str,
-        help_text: str,
-        default: str | bool = False,
-        metavar: str | None = None,
-        parser: Callable[[str], Any] | None = None,
-    ) -> Any:
-        return typer.Option(
-            name, help=help_text, show_default=default, metavar=metavar, parser=parser, rich_help_panel=panel
-        )
-
-    return flag
-
-
-_problem, _search = _flag_maker("The problem"), _flag_maker("The search")
+_problem, _search = flag_maker("The problem"), flag_maker("The search")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemFlags:
+class ProblemFlags(StepFlags):
     """An instance by its file or by its fields. ``None``: not given."""
 
     instance: Annotated[
         Path | None, typer.Argument(metavar="INSTANCE", help="Instance file (.json or .toml), instead of the flags.")
     ] = None
     stages: Annotated[
-        int | None, _problem("--stages", "Devices of the pipeline (p). Sets stages.", False, "N", _whole)
+        int | None, _problem("--stages", "Devices of the pipeline (p). Sets stages.", False, "N", whole)
     ] = None
     micro: Annotated[
-        int | None, _problem("--micro", "Microbatches of the step (m). Sets microbatches.", False, "N", _whole)
+        int | None, _problem("--micro", "Microbatches of the step (m). Sets microbatches.", False, "N", whole)
     ] = None
     placement: Annotated[
         str | None,
@@ -87,7 +60,7 @@ class ProblemFlags:
     ] = None
     virtual: Annotated[
         int | None,
-        _problem("--virtual", "Virtual stages of each stage.", "2 where interleaved or v, else 1", "N", _whole),
+        _problem("--virtual", "Virtual stages of each stage.", "2 where interleaved or v, else 1", "N", whole),
     ] = None
     forward: Annotated[
         str | None,
@@ -149,8 +122,8 @@ class ProblemFlags:
         ObjectiveFlag | None,
         _problem(
             "--objective",
-            "What is minimised: last end minus first start over all stages, or the largest one of any stage. "
-            "Sets objective.",
+            "What is minimised: last end minus first start over all stages, the largest one of any stage, or the time "
+            "between starts of iterations (with --iterations). Sets objective.",
             "makespan",
         ),
     ] = None
@@ -182,11 +155,11 @@ class ProblemFlags:
 class SearchFlags:
     """What the search may use."""
 
-    time_limit: Annotated[
-        float, _search("--time-limit", "Seconds for the whole search.", "60", "SECONDS", _seconds)
-    ] = 60.0
-    workers: Annotated[int | None, _search("--workers", "Threads of CP-SAT.", "all processors", "N", _whole)] = None
-    seed: Annotated[int, _search("--seed", "Of the engine's random choices.", "0", "N", _whole)] = 0
+    time_limit: Annotated[float, _search("--time-limit", "Seconds for the whole search.", "60", "SECONDS", seconds)] = (
+        60.0
+    )
+    workers: Annotated[int | None, _search("--workers", "Threads of CP-SAT.", "all processors", "N", whole)] = None
+    seed: Annotated[int, _search("--seed", "Of the engine's random choices.", "0", "N", whole)] = 0
     deterministic: Annotated[
         bool,
         _search(

@@ -18,7 +18,7 @@ from zbopt.costs.times import Times, parse_times, tick_name, tick_ns
 from zbopt.instance import placement_of
 
 AUTO = "auto"
-NOT_CUT = ("comm", "optimizer")
+NOT_CUT = ("comm", "optimizer", "node_comm", "loss", "barrier_time", "input_ready")
 """Flags whose times are not of a stage's part of the model: they are not divided."""
 _DEFAULT_VIRTUAL = {"linear": 1, "interleaved": 2, "v": 2}
 

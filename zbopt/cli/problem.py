@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from zbopt.cli.flags import BarrierFlag, ProblemFlags
 from zbopt.cli.placements import Candidate, Cut, candidates, spread, stage_of_flags
+from zbopt.cli.step_flags import SINGLE_TIMES, STEP_TIMES, step_fields
 from zbopt.costs.times import Times, parse_times
 from zbopt.instance import Instance, first_error, read_instance
 from zbopt.report.words import runs_text
@@ -20,9 +21,13 @@ _TIME_FLAGS = {
     "fused_backward": "fused_backward_ticks",
     "comm": "comm_ticks",
     "optimizer": "optimizer_ticks",
+    **STEP_TIMES,
 }
-_BESIDE_FILE = ("mem_limit", "objective", "barrier", "optimizer")
+_BESIDE_FILE = ("mem_limit", "objective", "barrier", "optimizer", "communication", "transfer_occupies", "iterations")
 """Flags that may stand beside an instance file: what is asked of a pipeline, as against what it is."""
+
+_SINGLE = ("comm", *SINGLE_TIMES)
+"""Flags that take one time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ def problem_of(flags: ProblemFlags) -> Problem:
     if stage_of is not None:
         fields["stage_of"] = stage_of
     for flag, ticks in times.ticks.items():
-        fields[_TIME_FLAGS[flag]] = _one(flag, ticks) if flag == "comm" else _spread(ticks)
+        fields[_TIME_FLAGS[flag]] = _one(flag, ticks) if flag in _SINGLE else _listed(flag, ticks)
     if flags.weight_share is not None:
         fields["weight_share"] = _list(flags.weight_share)
     fields |= _asked(flags)
@@ -66,8 +71,9 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
     assert flags.stages is not None
     tried = list(candidates(flags))
     cut = Cut.of(_times(flags), flags.tick, flags.stages, [candidate.slices for candidate in tried])
-    if "comm" in cut.times.ticks:
-        _one("comm", cut.times.ticks["comm"])
+    for flag in _SINGLE:
+        if flag in cut.times.ticks:
+            _one(flag, cut.times.ticks[flag])
     problems = {}
     for candidate in tried:
         fields = {"stages": flags.stages, "microbatches": flags.micro} | cut.fields(candidate, _TIME_FLAGS)
@@ -106,6 +112,7 @@ def _asked(flags: ProblemFlags) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if flags.mem_limit is not None:
         fields["memory_cap"] = _list(flags.mem_limit)
+    fields |= step_fields(flags)
     for flag in ("objective", "barrier"):
         value = getattr(flags, flag)
         if value is not None:
@@ -124,8 +131,14 @@ def _spread(values: tuple[Any, ...]) -> object:
 
 def _one(flag: str, ticks: tuple[int | None, ...]) -> int:
     if len(ticks) != 1 or ticks[0] is None:
-        raise ValueError(f"--{flag}: {len(ticks)} times; give one, it holds for every transfer")
+        holds = "every transfer" if flag in ("comm", "node_comm") else "the step"
+        raise ValueError(f"--{flag.replace('_', '-')}: {len(ticks)} times; give one, it holds for {holds}")
     return ticks[0]
+
+
+def _listed(flag: str, ticks: tuple[int | None, ...]) -> object:
+    """One value stands for all stages, but not for all microbatches."""
+    return list(ticks) if flag == "input_ready" else _spread(ticks)
 
 
 def _instance(fields: dict[str, Any]) -> Instance:
@@ -167,7 +180,16 @@ def _in_ticks_of(instance: Instance, text: str) -> Times:
 
 def _notes(old: Instance, new: Instance) -> list[str]:
     notes = []
-    for field in ("memory_cap", "objective", "barrier", "optimizer_ticks"):
+    asked = (
+        "memory_cap",
+        "objective",
+        "barrier",
+        "optimizer_ticks",
+        "communication",
+        "transfer_occupies",
+        "iterations",
+    )
+    for field in asked:
         before, after = getattr(old, field), getattr(new, field)
         if before != after:
             notes.append(f"{field} is {_shown(after)}; the file says {_shown(before)}")

@@ -64,14 +64,16 @@ def require_one_route(instance: Instance, reader: str) -> None:
 
 
 def order_of_schedule(schedule: Schedule) -> Order:
-    """The order in which ``schedule`` runs its ops, the optimizer steps left out.
+    """The order in which ``schedule`` runs the ops of its first iteration, the optimizer steps left out.
 
     Raises:
         ValueError: There are several routes.
     """
     require_one_route(schedule.instance, "a table of ops")
     rows = (
-        tuple((e.kind, e.virtual_stage or 0, e.microbatch or 0) for e in row if e.kind is not Kind.O)
+        tuple(
+            (e.kind, e.virtual_stage or 0, e.microbatch or 0) for e in row if e.kind is not Kind.O and not e.iteration
+        )
         for row in schedule.by_stage()
     )
     return Order(schedule.instance.stage_of, schedule.instance.microbatches, tuple(rows))

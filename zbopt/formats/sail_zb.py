@@ -29,7 +29,7 @@ def to_sail_zb(schedule: Schedule) -> str:
     instance = schedule.instance
     require_one_route(instance, "the sail-zb runtime")
     chunks = _chunks(instance)
-    rows = [[e for e in row if e.kind is not Kind.O] for row in schedule.by_stage()]
+    rows = [[e for e in row if e.kind is not Kind.O and not e.iteration] for row in schedule.by_stage()]
     _check_queues(rows)
     _check_backwards(rows, instance)
     head = {

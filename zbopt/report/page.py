@@ -14,7 +14,11 @@ from zbopt.schedule import Status
 _LABEL = 22
 _MOST_PEAKS = 16
 """Of more stages, equal peaks in a row are counted instead of written out."""
-_OBJECTIVES = {Objective.MAKESPAN: "makespan", Objective.MAX_STAGE_SPAN: "largest stage span"}
+_OBJECTIVES = {
+    Objective.MAKESPAN: "makespan",
+    Objective.MAX_STAGE_SPAN: "largest stage span",
+    Objective.PERIOD: "period",
+}
 
 
 def lines_of(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
@@ -50,6 +54,7 @@ def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
         + ("" if len(set(cap)) == 1 else "s in order"),
     )
     yield "activation", f"{runs_text(instance.activation)}, of which {_share_text(instance)}"
+    yield from _around(instance)
     yield "objective", _OBJECTIVES[instance.objective]
     barrier = instance.barrier.value.replace("_", "-")
     if instance.optimizer_ticks is not None:
@@ -57,6 +62,21 @@ def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
     yield "barrier", barrier
     yield "tick", f"1 {instance.tick}" if instance.tick == "unit" else instance.tick
     yield "rounding", rounding_text(instance.rounding_ticks, instance.tick)
+
+
+def _around(instance: Instance) -> Iterable[tuple[str, str]]:
+    """What transfers are, and what comes around the microbatches, where anything is said of it."""
+    if instance.sends:
+        occupies = "port" if instance.occupies_ports else "link"
+        yield "transfers", f"{instance.communication.value}, one at a time on a {occupies}"
+    if instance.reduction_ticks is not None:
+        yield "reduction", runs_text(instance.reduction_ticks)
+    if instance.input_ready_ticks is not None:
+        yield "inputs ready", runs_text(instance.input_ready_ticks)
+    if instance.loss_ticks:
+        yield "loss", ticks_text(instance.loss_ticks, instance.tick)
+    if instance.iterations > 1:
+        yield "iterations", str(instance.iterations)
 
 
 def _share_text(instance: Instance) -> str:
@@ -76,7 +96,15 @@ def _times_text(instance: Instance) -> str:
         if ticks is not None:
             parts.append(f"{name} {runs_text(ticks)}")
     unit = "ticks" if instance.tick == "unit" else f"ticks of {instance.tick}"
-    return "; ".join([*parts, f"transfer {instance.comm_ticks}"]) + f" ({unit})"
+    return "; ".join([*parts, _transfer_text(instance)]) + f" ({unit})"
+
+
+def _transfer_text(instance: Instance) -> str:
+    """The time of a transfer; where it differs by the stages between which it goes, all that occur."""
+    pairs = [(v, v + step) for v in range(instance.virtual_stages) for step in (1, -1)]
+    inside = [(v, w) for v, w in pairs if 0 <= w < instance.virtual_stages]
+    times = {instance.lag_ticks(v, w) for v, w in inside if instance.stage_of[v] != instance.stage_of[w]}
+    return f"transfer {', '.join(map(str, sorted(times or {instance.comm_ticks})))}"
 
 
 def answer(result: Result, width: int) -> list[str]:
@@ -128,6 +156,8 @@ def figures_rows(instance: Instance, known: Figures) -> Iterable[tuple[str, str]
     """Makespan, largest span, bubble ratios and peak memory."""
     yield "makespan", ticks_text(known.makespan, instance.tick)
     yield "largest stage span", ticks_text(known.max_stage_span, instance.tick)
+    if known.period is not None:
+        yield "period", ticks_text(known.period, instance.tick)
     yield (
         "bubble ratio",
         (

@@ -62,9 +62,11 @@ def figures_record(known: Figures | None) -> Record:
     """The figures of a schedule, all ``None`` where there is none."""
     if known is None:
         return {"makespan": None, "max_stage_span": None, "bubble_ratio": None, "peak_memory": None}
+    period = {} if known.period is None else {"period": known.period}
     return {
         "makespan": known.makespan,
         "max_stage_span": known.max_stage_span,
+        **period,
         "bubble_ratio": {"makespan": known.bubble_over_makespan, "stage_span": known.bubble_over_stage_span},
         "peak_memory": [amount(peak) for peak in known.peak_memory],
     }
