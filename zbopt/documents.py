@@ -18,6 +18,7 @@ _WORDS = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "less_than": "must be below {lt}",
+    "greater_than": "must be above {gt}",
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing", "finite_number"), "must be a whole number"),
     **dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "must be an object with fields"),
     "string_type": "must be a text",

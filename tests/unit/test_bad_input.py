@@ -83,9 +83,19 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int 
         ([*SIZE, "--mem-limit", "9" * 14], "memory_cap[0] = '99999999999999': must be at most 10000000000000"),
         ([*SIZE, "--weight-share", "1.5"], "weight_share[0] = '1.5': must be at most 1"),
         (
-            [*SIZE, "--objective", "period"],
-            "Invalid value for '--objective': 'period' is not one of 'makespan', 'max-stage-span'; see zbopt solve "
-            "--help",
+            [*SIZE, "--objective", "energy"],
+            "Invalid value for '--objective': 'energy' is not one of 'makespan', 'max-stage-span', 'period'; see zbopt "
+            "solve --help",
+        ),
+        ([*SIZE, "--objective", "period"], "objective is period but iterations is 1; give 2 or more"),
+        (
+            [*SIZE, "--transfer-occupies", "port"],
+            "transfer_occupies is given but communication is latency; set it to link or blocking",
+        ),
+        ([*SIZE, "--loss", "1,2"], "--loss: 2 times; give one, it holds for the step"),
+        (
+            [*SIZE, "--input-ready", "0,1"],
+            "input_ready_ticks has 2 values; give 8, one a microbatch",
         ),
         (
             [*SIZE, "--barrier", "local"],
@@ -112,6 +122,9 @@ def test_wrong_flags(arguments: list[str], message: str, capsys: pytest.CaptureF
     assert refused(["solve", *arguments], capsys) == message
 
 
+PORTS = {"communication": "link", "transfer_occupies": "port"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -135,6 +148,26 @@ def test_wrong_flags(arguments: list[str], message: str, capsys: pytest.CaptureF
         ({"stage_of": [0, 0]}, "stage 1 holds no virtual stage; give each stage at least one in stage_of"),
         ({"micro": 3}, "micro: this version knows no such field; did you mean microbatches?"),
         ({"forward": 3}, "forward: this version knows no such field; did you mean forward_ticks?"),
+        ({"bandwidth": 2}, "bandwidth is given but boundary is not; give the size of what a stage hands on"),
+        ({"boundary": 1, "bandwidth": 0}, "bandwidth = 0: must be above 0"),
+        ({"node_comm_ticks": 2}, "node_comm_ticks is given but stages_per_node is not; say how many stages a node has"),
+        ({"comm_matrix": [[0, 1]]}, "comm_matrix is not 2 rows of 2 values; give one row and column a stage"),
+        ({"collectives": [{"kind": "F", "start": 0, "ticks": 1}]}, "collectives are given but transfers do not occupy "
+         "ports; set communication to link or blocking, and transfer_occupies to port"),
+        (PORTS | {"collectives": [{"kind": "F", "start": 0, "ticks": 2}]}, "collectives[0] ends at 2 in F, which takes "
+         "1; end it before that"),
+        (PORTS | {"collectives": [{"kind": "O", "start": 0, "ticks": 1}]}, "collectives[0].kind = O: collectives are "
+         "inside F, B, W, BW"),
+        ({"iterations": 2}, "iterations = 2 but barrier is none: no optimizer step parts them; set barrier to global "
+         "or post_validation"),
+        ({"barrier_ticks": 1}, "barrier_ticks is given but barrier is none; set barrier to global"),
+        ({"reduction_occupies": "node"}, "reduction_occupies is given but reduction_ticks is not; give the time of G "
+         "too"),
+        ({"reduction_ticks": 1, "reduction_occupies": "port"}, "reduction_occupies is port but transfers do not occupy "
+         "ports; set communication to link or blocking, and transfer_occupies to port"),
+        ({"input_ready_ticks": [1, 2]}, "input_ready_ticks[0] = 1: times count from the first input; set it to 0"),
+        ({"microbatches": 3, "input_ready_ticks": [0, 2, 1]}, "input_ready_ticks[2] = 1 is before input_ready_ticks[1] "
+         "= 2; inputs come in the order of the microbatches"),
         ({"zoom": "choose"}, "zoom: this version knows no such field; leave it out"),
         ({"objective": "energy"},
          "objective = 'energy': must be 'makespan', 'max_stage_span' or 'period'; this version knows no other"),
