@@ -65,7 +65,8 @@ def _transfers(random: Random, instance: Instance) -> dict[str, Any]:
         fields["transfer_occupies"] = "port"
         if random.random() < 0.6:
             kind = random.choice(("F", "BW") if instance.backward_ticks is None else ("F", "W"))
-            times = [instance.op_ticks(Kind(kind), v) for v in range(instance.virtual_stages)]
+            places = [(v, j) for v in range(instance.virtual_stages) for j in instance.microbatches_of(v)]
+            times = [instance.op_ticks(Kind(kind), v, j) for v, j in places]
             shortest = min(t for t in times if t is not None)
             start = random.randrange(shortest)
             fields["collectives"] = [{"kind": kind, "start": start, "ticks": random.randint(1, shortest - start)}]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from zbopt.graph import TaskGraph, expand
-from zbopt.instance import Instance, Objective
+from zbopt.instance import Instance, Kind, Objective
 from zbopt.schedule import Schedule
 from zbopt.timing import starts_of
 
@@ -61,7 +61,11 @@ def _needed(graph: TaskGraph, starts: Mapping[int, int], instance: Instance) -> 
         yield max(ends[s.send] for s in channel.sent) - min(starts[s.send] for s in channel.sent)
     for i, start in starts.items():
         this = graph.tasks[i]
-        if instance.input_ready_ticks is not None and this.virtual_stage == 0 and this.microbatch is not None:
+        if instance.input_ready_ticks is None or this.kind is not Kind.F:
+            continue
+        assert this.virtual_stage is not None
+        assert this.microbatch is not None
+        if instance.previous_of(this.virtual_stage) is None:
             for k in range(1, instance.iterations):
                 ready = instance.input_ready_ticks[k * instance.microbatches + this.microbatch]
                 yield -((start - ready) // k)

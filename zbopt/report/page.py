@@ -101,8 +101,8 @@ def _times_text(instance: Instance) -> str:
 
 def _transfer_text(instance: Instance) -> str:
     """The time of a transfer; where it differs by the stages between which it goes, all that occur."""
-    pairs = [(v, v + step) for v in range(instance.virtual_stages) for step in (1, -1)]
-    inside = [(v, w) for v, w in pairs if 0 <= w < instance.virtual_stages]
+    near = [(v, w) for v in range(instance.virtual_stages) for w in (instance.next_of(v), instance.previous_of(v))]
+    inside = [(v, w) for v, w in near if w is not None]
     times = {instance.lag_ticks(v, w) for v, w in inside if instance.stage_of[v] != instance.stage_of[w]}
     return f"transfer {', '.join(map(str, sorted(times or {instance.comm_ticks})))}"
 
