@@ -15,7 +15,8 @@ from rich.progress import Progress as Bar
 
 from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, bench_set, instance_files, update_best_known
 from zbopt.cli import out
-from zbopt.cli.flags import EngineFlag, JsonFlag, ObjectiveFlag, SearchFlags, takes
+from zbopt.cli.flags import EngineFlag, JsonFlag, ObjectiveFlag, SearchFlags
+from zbopt.flag_records import takes
 from zbopt.instance import Objective
 from zbopt.portfolio import Limits
 from zbopt.report.record import Record

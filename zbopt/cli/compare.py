@@ -14,10 +14,11 @@ import typer
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
 from zbopt.cli.compare_files import compare_files
-from zbopt.cli.flags import JsonFlag, ProblemFlags, SearchFlags, takes
+from zbopt.cli.flags import JsonFlag, ProblemFlags, SearchFlags
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.solve import INFEASIBLE, search_each
+from zbopt.flag_records import takes
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance, read_document
 from zbopt.metrics import Figures, figures

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -182,37 +180,3 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object in
 OutputFlag = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the schedule to this file, as JSON.")
 ]
-
-
-def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """A decorator that gives a command the flags of ``records``; the command gets the records, then its own flags.
-
-    Typer reads flags from a signature; this builds it from the records' fields, which it would not look into.
-    """
-
-    def wrap(command: Callable[..., int]) -> Callable[..., int]:
-        own = list(inspect.signature(command).parameters.values())[len(records) :]
-        hints = get_type_hints(command, include_extras=True)
-        parameters = [_parameter(record, name) for record in records for name in _names(record)]
-        parameters += [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
-
-        def flat(**given: Any) -> int:
-            built = [record(**{name: given.pop(name) for name in _names(record)}) for record in records]
-            return command(*built, **given)
-
-        flat.__name__, flat.__doc__ = command.__name__, command.__doc__
-        flat.__dict__["__signature__"] = inspect.Signature(parameters)
-        flat.__annotations__ = {p.name: p.annotation for p in parameters}
-        return flat
-
-    return wrap
-
-
-def _names(record: type[Any]) -> list[str]:
-    return [field.name for field in fields(record)]
-
-
-def _parameter(record: type[Any], name: str) -> inspect.Parameter:
-    default = next(field.default for field in fields(record) if field.name == name)
-    annotation = get_type_hints(record, include_extras=True)[name]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

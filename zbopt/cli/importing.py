@@ -14,9 +14,10 @@ from zbopt.causes import explain
 from zbopt.cli import out
 from zbopt.cli.check import INVALID
 from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text, sums_record
-from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags, takes
+from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags
 from zbopt.cli.formats import Format, read_text, refuse_flags, require_other
 from zbopt.cli.solve import INFEASIBLE, search_for
+from zbopt.flag_records import takes
 from zbopt.formats.chrome_trace import from_chrome_trace, is_ours
 from zbopt.formats.jaxpp import from_jaxpp
 from zbopt.formats.megatron_layout import layers_document, read_layout
@@ -47,38 +48,43 @@ class Imported:
         return self.verdict is None or self.verdict.valid
 
 
+FilesArgument = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="The file; of torch.profiler one of each rank, or one of all.")
+]
+SourceFlag = Annotated[Format, typer.Option("--from", help="The format.", show_default=False)]
+InstanceFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--instance",
+        metavar="FILE",
+        help="Times, memory and cap: the order is kept and starts as early as they allow.",
+        show_default="F = B = W = 1 and BW = 2 ticks, no cap",
+    ),
+]
+StagesFlag = Annotated[
+    int | None,
+    typer.Option("--stages", metavar="N", min=1, help="megatron-layout: stages of the pipeline.", show_default=False),
+]
+ExplainFlag = Annotated[
+    bool,
+    typer.Option("--explain", help="Solve the instance too: how far is this order from the best, because of what?"),
+]
+BetterFlag = Annotated[
+    Path | None,
+    typer.Option("--better", metavar="FILE", help="With --explain: write the best schedule found to this file."),
+]
+
+
 @takes(SearchFlags)
 def import_command(
     search: SearchFlags,
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="The file; of torch.profiler one of each rank, or one of all."),
-    ],
-    source: Annotated[Format, typer.Option("--from", help="The format.", show_default=False)],
-    instance: Annotated[
-        Path | None,
-        typer.Option(
-            "--instance",
-            metavar="FILE",
-            help="Times, memory and cap: the order is kept and starts as early as they allow.",
-            show_default="F = B = W = 1 and BW = 2 ticks, no cap",
-        ),
-    ] = None,
-    stages: Annotated[
-        int | None,
-        typer.Option(
-            "--stages", metavar="N", min=1, help="megatron-layout: stages of the pipeline.", show_default=False
-        ),
-    ] = None,
+    files: FilesArgument,
+    source: SourceFlag,
+    instance: InstanceFlag = None,
+    stages: StagesFlag = None,
     output: OutputFlag = None,
-    explained: Annotated[
-        bool,
-        typer.Option("--explain", help="Solve the instance too: how far is this order from the best, because of what?"),
-    ] = False,
-    better: Annotated[
-        Path | None,
-        typer.Option("--better", metavar="FILE", help="With --explain: write the best schedule found to this file."),
-    ] = None,
+    explained: ExplainFlag = False,
+    better: BetterFlag = None,
     json: JsonFlag = False,
 ) -> int:
     """Read an order that another program wrote, and say how good it is.
@@ -103,8 +109,13 @@ def import_command(
     imported = _imported(files, source, costs)
     if output is not None:
         write_schedule(imported.schedule, output)
-    if not imported.valid or not explained:
-        return _show(imported, None, output, json)
+    if imported.valid and explained:
+        return _explained(imported, search, better, output, json)
+    return _show(imported, None, output, json)
+
+
+def _explained(imported: Imported, search: SearchFlags, better: Path | None, output: Path | None, json: bool) -> int:
+    """Solve the instance too, and print how far the order is from the best."""
     result = search_for(imported.schedule.instance, search)
     if result.schedule is None:
         _show(imported, None, output, json)

@@ -11,10 +11,11 @@ from rich.text import Text
 
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
-from zbopt.cli.flags import EngineFlag, JsonFlag, OutputFlag, ProblemFlags, SearchFlags, takes
+from zbopt.cli.flags import EngineFlag, JsonFlag, OutputFlag, ProblemFlags, SearchFlags
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.progress import ProgressLine
+from zbopt.flag_records import takes
 from zbopt.instance import Instance
 from zbopt.portfolio import solve
 from zbopt.report.gantt import gantt

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from zbopt.formats.order import Cell, Order, Step, order_of, order_of_schedule
+from zbopt.formats.table import Table, is_index
 from zbopt.instance import Instance, Kind
 from zbopt.schedule import Schedule
 
@@ -76,20 +77,10 @@ def from_jaxpp(document: object, instance: Instance | None = None) -> Order:
     Raises:
         ValueError: One line that names the field, or the row and the task.
     """
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ValueError(f"not a JaxPP task table; its schema is not {SCHEMA!r}")
-    tasks = document.get("tasks")
-    if not isinstance(tasks, list) or not all(isinstance(row, list) for row in tasks):
-        raise ValueError("tasks is no list of rows; give a list of tasks for each device")
-    order = order_of([[_cell(r, i, task) for i, task in enumerate(row)] for r, row in enumerate(tasks)], instance)
-    said = {
-        "num_stages": len(order.stage_of),
-        "num_mubatches": order.microbatches,
-        "mpmd_idx": list(order.stage_of),
-    }
-    for name, found in said.items():
-        if document.get(name) != found:
-            raise ValueError(f"{name} does not fit the tasks, which make it {found}; correct one of the two")
+    table = Table(document, SCHEMA, "JaxPP", rows="tasks", of="tasks")
+    cells = [[_cell(r, i, task) for i, task in enumerate(row)] for r, row in enumerate(table.rows)]
+    order = order_of(cells, instance)
+    table.agree(num_stages=len(order.stage_of), num_mubatches=order.microbatches, mpmd_idx=list(order.stage_of))
     return order
 
 
@@ -97,7 +88,6 @@ def _cell(row: int, number: int, task: object) -> Cell:
     where = f"row {row}, task {number} ({json.dumps(task)[:60]})"
     if not (isinstance(task, list) and len(task) == 3 and isinstance(task[0], str) and task[0] in _KIND_OF):
         raise ValueError(f'{where} is no task; write such as ["BWD_I", 2, 0], of {", ".join(_KIND_OF)}')
-    for value in task[1:]:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**9:
-            raise ValueError(f"{where}: stage and microbatch are numbers from 0; correct it")
+    if not all(map(is_index, task[1:])):
+        raise ValueError(f"{where}: stage and microbatch are numbers from 0; correct it")
     return Cell((_KIND_OF[task[0]], task[1], task[2]), where)

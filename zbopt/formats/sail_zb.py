@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 
 from zbopt.formats.order import Cell, Order, order_of, require_one_route
+from zbopt.formats.table import Table, is_index
 from zbopt.instance import Instance, Kind, placement_of
 from zbopt.schedule import Event, Schedule
 
@@ -119,16 +120,10 @@ def from_sail_zb(document: object, instance: Instance | None = None) -> Order:
     Raises:
         ValueError: One line that names the field, or the row and the node.
     """
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ValueError(f"not a sail-zb task table; its schema is not {SCHEMA!r}")
-    rows = document.get("rows")
-    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise ValueError("rows is no list of rows; give a list of nodes for each stage")
-    order = order_of([list(_cells(r, row)) for r, row in enumerate(rows)], instance)
-    said = {"n_stages": len(rows), "n_micro": order.microbatches, "max_chunks": len(order.stage_of) // len(rows)}
-    for name, found in said.items():
-        if document.get(name) != found:
-            raise ValueError(f"{name} does not fit the nodes, which make it {found}; correct one of the two")
+    table = Table(document, SCHEMA, "sail-zb", rows="rows", of="nodes")
+    order = order_of([list(_cells(r, row)) for r, row in enumerate(table.rows)], instance)
+    stages = len(table.rows)
+    table.agree(n_stages=stages, n_micro=order.microbatches, max_chunks=len(order.stage_of) // stages)
     return order
 
 
@@ -138,8 +133,7 @@ def _cells(row: int, nodes: list[object]) -> Iterator[Cell]:
         if not isinstance(node, dict) or node.get("type") not in list(_KIND_OF):
             raise ValueError(f"{where}: its type is none of {', '.join(_KIND_OF)}; give a compute node")
         for name in ("stage", "microbatch", "layer_group_idx"):
-            value = node.get(name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**9:
+            if not is_index(node.get(name)):
                 raise ValueError(f"{where}: {name} is no number from 0; give it")
         if node["stage"] != row:
             raise ValueError(f"{where}: stage {node['stage']} stands in row {row}; move it there")

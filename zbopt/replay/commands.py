@@ -16,9 +16,10 @@ from typing import Annotated, Any
 
 import typer
 
+from zbopt.flag_records import takes
 from zbopt.instance import Instance, placement_of, write_instance
 from zbopt.replay.diff import compare
-from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags, takes
+from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
 from zbopt.replay.launch import execute, under_torchrun
 from zbopt.replay.qualify import (
     AFTER,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -189,31 +187,3 @@ def _checked(model: type[_Model], **given: Any) -> _Model:
         return model.model_validate(given)
     except ValidationError as error:
         raise ValueError(first_error(error)) from None
-
-
-def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command the flags of ``records``: it gets its own arguments, and a record for each.
-
-    Typer reads flags from a signature; this builds one from the records' fields.
-    """
-
-    def wrap(command: Callable[..., int]) -> Callable[..., int]:
-        own = list(inspect.signature(command).parameters.values())[len(records) :]
-        hints = get_type_hints(command, include_extras=True)
-        parameters = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
-        for record in records:
-            found = get_type_hints(record, include_extras=True)
-            parameters += [
-                inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=found[f.name])
-                for f in fields(record)
-            ]
-
-        def flat(**given: Any) -> int:
-            made = [record(**{f.name: given.pop(f.name) for f in fields(record)}) for record in records]
-            return command(*made, **given)
-
-        flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        flat.__doc__ = command.__doc__
-        return flat
-
-    return wrap
