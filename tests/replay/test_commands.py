@@ -14,6 +14,7 @@ import pytest
 import typer
 
 from zbopt import cli
+from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Kind, read_instance
 from zbopt.replay import launch
 from zbopt.replay.launch import ReplayError
@@ -194,6 +195,25 @@ def test_profile_writes_an_instance(call: Call, tmp_path: Path) -> None:
     assert instance.tick == "1us"
     assert all(amount > 0 for amount in instance.activation)
     assert all(0 < share <= 1 for share in instance.weight_share)
+
+
+def test_the_engine_s_own_split_is_measured_too(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No B on the first virtual stage; nothing is given back before W, and a plan of it keeps within its ledger."""
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    path, plan = tmp_path / "measured.json", tmp_path / "plan.json"
+    assert call("profile", "--stages", 2, "--micro", 4, "--split", "engine", "--repeats", 3, "-o", path) == 0
+    instance = read_instance(path)
+    assert instance.backward_ticks is not None
+    assert instance.backward_ticks[0] is None
+    assert instance.weight_share == (1, 1)
+    capsys.readouterr()
+    write_schedule(HEURISTICS["list"](instance), plan)
+    assert call("qualify", plan, "--single-process", "--split", "engine", "--json") == 1
+    parts = {part["name"]: part for part in json.loads(capsys.readouterr().out)["parts"]}
+    outcomes = {name: part["outcome"] for name, part in parts.items()}
+    assert outcomes == {"dependencies": "passed", "numbers": "passed", "memory": "passed", "performance": "not_run"}
+    ledger, observed = (parts["memory"]["figures"][f"{name}_bytes"] for name in ("ledger", "observed"))
+    assert 0 < observed[0] <= ledger[0]
 
 
 def test_torchrun_runs_the_same(call: Call, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ import typer
 from zbopt.flag_records import takes
 from zbopt.instance import Instance, placement_of, write_instance
 from zbopt.replay.diff import compare
-from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
+from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, SplitFlag, TrainingFlags
 from zbopt.replay.launch import execute, under_torchrun
 from zbopt.replay.qualify import (
     AFTER,
@@ -300,6 +300,9 @@ def profile_command(
     virtual: Annotated[int, typer.Option("--virtual", min=1, help="Virtual stages a stage.")] = 1,
     mem_limit: Annotated[int | None, typer.Option("--mem-limit", help="Bytes of activations a stage.")] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measurements of each op.")] = 9,
+    split: Annotated[SplitFlag, typer.Option("--split", help="W as deferred products, or the engine's own.")] = (
+        SplitFlag.DEFERRED
+    ),
     as_json: JsonFlag = False,
 ) -> int:
     """Measure F, B, W, BW and memory of each virtual stage on this device, and write an instance.
@@ -307,11 +310,12 @@ def profile_command(
     Example: zbopt profile --network gpt --stages 4 -o measured.json
     """
     stage_of = placement_of(placement, stages, virtual)
-    job = run.job("profile", None, network.build(), TrainingFlags().build(1), repeats=repeats)
+    job = run.job("profile", None, network.build(), TrainingFlags(split=split).build(1), repeats=repeats)
     if job.network.kind == "wait":
         raise ValueError("network wait costs nothing to measure; choose mlp or gpt")
     costs = _costs(job, len(stage_of), run.timeout)
-    instance = _instance(costs, stage_of, micro, mem_limit, f"profile of {job.network.kind} on {job.device}")
+    name = f"profile of {job.network.kind} on {job.device}"
+    instance = _instance(costs, stage_of, micro, mem_limit, name, no_first_b=split is SplitFlag.ENGINE)
     write_instance(instance, output)
     if as_json:
         typer.echo(json.dumps(costs))
@@ -325,12 +329,18 @@ def profile_command(
 
 
 def _instance(
-    costs: dict[str, Any], stage_of: tuple[int, ...], micro: int, mem_limit: int | None, name: str
+    costs: dict[str, Any], stage_of: tuple[int, ...], micro: int, mem_limit: int | None, name: str, *, no_first_b: bool
 ) -> Instance:
-    """The measured costs as an instance in microseconds and bytes, times rounded up."""
+    """The measured costs as an instance in microseconds and bytes, times rounded up.
+
+    With the engine's own split the first virtual stage has no B: its W is the whole backward.
+    """
 
     def ticks(key: str) -> list[int]:
         return [-(-value // 1000) for value in costs[key]]
+
+    def beside_first(key: str) -> list[int | None]:
+        return [None if no_first_b and v == 0 else value for v, value in enumerate(ticks(key))]
 
     fields: dict[str, Any] = {
         "name": name,
@@ -339,9 +349,9 @@ def _instance(
         "stage_of": stage_of,
         "tick": "1us",
         "forward_ticks": ticks("forward_ns"),
-        "backward_ticks": ticks("backward_ns"),
+        "backward_ticks": beside_first("backward_ns"),
         "weight_ticks": ticks("weight_ns"),
-        "fused_backward_ticks": ticks("fused_backward_ns"),
+        "fused_backward_ticks": beside_first("fused_backward_ns"),
         "activation": costs["activation_bytes"],
         "weight_share": [
             str(Fraction(h, k)) if k else 0 for k, h in zip(costs["activation_bytes"], costs["held_bytes"], strict=True)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 
 from zbopt.formats.torch_csv import COMPUTE, Action, Op, Rows
@@ -56,6 +57,7 @@ class Slice(PipelineStage):
             dw_builder=queue.take if queue else None,
         )
         self.recorder, self.reduced, self.damage = recorder, reduced, damage
+        self._held: dict[int, list[object]] = {}
 
     def _now(self, kind: Kind, microbatch: int) -> None:
         if isinstance(self.submod, Waits):
@@ -81,6 +83,7 @@ class Slice(PipelineStage):
         self._now(kind, bwd_chunk_id)
         with self.recorder.op(self.stage_index, kind, bwd_chunk_id) as record:
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+            self._hold(bwd_chunk_id)
         grads = self.bwd_cache.get(bwd_chunk_id) or ()
         if self.recorder.checksums and grads and isinstance(grads[0], Tensor):
             record.checksum = checksum(grads[0])
@@ -90,7 +93,14 @@ class Slice(PipelineStage):
         """W of one microbatch."""
         with self.recorder.op(self.stage_index, Kind.W, bwd_chunk_id) as record:
             super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+            self._held.pop(bwd_chunk_id, None)
         self._sum_up(record)
+
+    def _hold(self, microbatch: int) -> None:
+        """Count what the engine's own split keeps from B to W beside the graph."""
+        if self.recorder.meter is not None and microbatch in self.backward_state:
+            groups = self.backward_state[microbatch][1] or ()
+            self._held[microbatch] = [self.recorder.meter.hold(tensor) for tensor in _kept(groups)]
 
     def _sum_up(self, record: Record) -> None:
         """Note the gradients as they are now."""
@@ -100,6 +110,21 @@ class Slice(PipelineStage):
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Scaling, accumulation and data parallel reduction belong to the training around the step."""
         self.reduced(self.stage_index)
+
+
+def split_backward(out: Tensor, inputs: Tensor, module: nn.Module) -> tuple[Callable[[], None], list[Tensor]]:
+    """The engine's own B of one microbatch of a virtual stage that is not the first: its W, and what that keeps."""
+    groups = stage_backward_input([out], [torch.ones_like(out)], [inputs], module.parameters())[1]
+
+    def weights() -> None:
+        stage_backward_weight(module.parameters(), groups)
+
+    return weights, _kept(groups)
+
+
+def _kept(groups: Sequence[dict[str, Any]]) -> list[Tensor]:
+    """The gradients at the graph's inner nodes from which the engine's W goes on."""
+    return [grad for group in groups for grads in group.get("grads") or () for grad in grads or () if grad is not None]
 
 
 class _Stream(list[_Action]):

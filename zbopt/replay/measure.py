@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from zbopt.replay.deferred import WeightQueue, defer_weights
+from zbopt.replay.engine import split_backward
 from zbopt.replay.networks import batch, boundary, build_slice, loss_of
 from zbopt.replay.observe import CpuClock, CudaClock, MemoryMeter
 from zbopt.replay.spec import Job, Network
@@ -34,7 +37,7 @@ class _Probe:
         self.job, self.network = job, job.network
         self.device = torch.device(job.device)
         self.module = build_slice(job.network, virtual_stage, virtual_stages).to(self.device)
-        self.queue: WeightQueue = defer_weights(self.module)
+        self.queue: WeightQueue | None = defer_weights(self.module) if job.training.split == "deferred" else None
         self.meter = MemoryMeter(self.module.parameters())
         self.clock = CudaClock() if job.device == "cuda" else CpuClock()
         self.takes, self.gives = boundary(job.network, virtual_stage, virtual_stages)
@@ -48,8 +51,10 @@ class _Probe:
         for _ in range(_WARM_UP + self.job.repeats):
             self.clock.start(self.clock.now())
             stamps = [self.clock.stamp()]
-            self._backward(self._forward(), stamps)
-            work = self.queue.take()
+            out = self._forward()
+            stamps.append(self.clock.stamp())
+            work = self._backward(out)[0]
+            stamps.append(self.clock.stamp())
             work()
             stamps.append(self.clock.stamp())
             self.optimizer.step()
@@ -67,34 +72,43 @@ class _Probe:
         inputs = _example(self.network, self.takes, self.first).to(self.device)
         target = batch(self.network, self.network.microbatch_size, 0)[1].to(self.device)
         self.meter.ignore(target, *([inputs] if self.first else []))
-        out: Tensor = self.module(inputs.requires_grad_(not self.first))
+        self.inputs = inputs.requires_grad_(not self.first)
+        out: Tensor = self.module(self.inputs)
         return loss_of(self.network)(out, target) if self.last else out
 
-    def _backward(self, out: Tensor, stamps: list[object]) -> None:
-        stamps.append(self.clock.stamp())
-        torch.autograd.backward(out, torch.ones_like(out))
-        stamps.append(self.clock.stamp())
+    def _backward(self, out: Tensor) -> tuple[Callable[[], None], list[Tensor]]:
+        """B; gives back its W, and what that needs beside graph and queue. The engine's own is nothing on the first."""
+        whole = partial(torch.autograd.backward, out, torch.ones_like(out))
+        if self.queue is not None:
+            whole()
+            return self.queue.take(), []
+        return (whole, []) if self.first else split_backward(out, self.inputs, self.module)
 
     def _fused(self) -> int:
         """B and W in one go, as BW runs."""
         out = self._forward()
         begin = self.clock.stamp()
         torch.autograd.backward(out, torch.ones_like(out))
-        self.queue.take()()
+        if self.queue is not None:
+            self.queue.take()()
         return self.clock.read(self.clock.stamp()) - self.clock.read(begin)
 
     def _memory(self) -> dict[str, int]:
         """Bytes that one microbatch keeps at most, and after B until W."""
         empty = self.meter.bytes()
-        self.queue.hold = self.meter.hold
+        if self.queue is not None:
+            self.queue.hold = self.meter.hold
         with self.meter.watching():
             out = self._forward()
         kept = self.meter.bytes() - empty
-        torch.autograd.backward(out, torch.ones_like(out))
+        work, left = self._backward(out)
         del out
+        holds = [self.meter.hold(tensor) for tensor in left]
         held = self.meter.bytes() - empty
-        self.queue.take()()
-        self.queue.hold = None
+        work()
+        del work, holds
+        if self.queue is not None:
+            self.queue.hold = None
         self.optimizer.zero_grad()
         return {"activation_bytes": max(kept, held), "held_bytes": held}
 

@@ -167,8 +167,6 @@ def memory(plan: Schedule, trace: Trace, costs: Mapping[str, Any] | None) -> Par
     """
     if costs is None:
         return not_run("memory", "the network wait keeps nothing; choose mlp or gpt")
-    if trace.training.split == "engine":
-        return not_run("memory", "sizes are measured for the deferred split, and the engine's own keeps more")
     kept, held = costs["activation_bytes"], costs["held_bytes"]
     shares = [Fraction(h, k) if k else Fraction(0) for k, h in zip(kept, held, strict=True)]
     sized = plan.instance.model_copy(
