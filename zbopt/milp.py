@@ -1,7 +1,7 @@
 """The published integer program, on OR-Tools' own MIP solver: the reference to beat, and a second opinion.
 
 Zero Bubble Pipeline Parallelism (arXiv 2401.10241), appendix: binaries for the order of two ops of a stage, big-M
-constraints, memory counted by order. models/formulation.md, section 6, states it and what is tightened; its tags hold.
+constraints, memory counted by order. models/formulation.md, section 7, states it and what is tightened; its tags hold.
 """
 
 from __future__ import annotations

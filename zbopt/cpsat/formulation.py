@@ -68,6 +68,7 @@ class Formulation:
         self.interval: list[cp_model.IntervalVar] = []
         self.option: list[list[Literal]] = []
         self.in_order = self.rules.one_order or not chooses(self.graph.instance)
+        self.classes = self.graph.instance.classes()
         self.both: dict[tuple[int, ...], cp_model.IntVar] = {}
         self.value: cp_model.IntVar | None = None
         self._tasks()
@@ -160,9 +161,11 @@ class Formulation:
                         self._same_order(earlier, later)
 
     def _order_is_known(self, send: int, other: int) -> bool:
-        """[D1] Transfers of one kind and virtual stage go in microbatch order, as their producers do."""
+        """[D1] Transfers of one kind and virtual stage go in microbatch order within a class, as their producers do."""
         first, second = self.graph.tasks[send], self.graph.tasks[other]
-        alike = (first.kind, first.virtual_stage) == (second.kind, second.virtual_stage)
+        alike = (first.kind, first.virtual_stage) == (second.kind, second.virtual_stage) and any(
+            {first.microbatch, second.microbatch} <= set(members) for members in self.classes
+        )
         return self.rules.microbatch_order and self.in_order and alike
 
     def _same_order(self, one: Sent, other: Sent) -> None:
@@ -277,7 +280,7 @@ class Formulation:
         Args:
             apart: [D9] For each microbatch, whether the next one like it need not follow it; ``None``: it must.
         """
-        alike = {j: k for k, members in enumerate(self.graph.instance.classes()) for j in members}
+        alike = {j: k for k, members in enumerate(self.classes) for j in members}
         classes: dict[tuple[int, str, int], dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
         for i, task in enumerate(self.graph.tasks):
             if task.virtual_stage is None or task.microbatch is None:
