@@ -265,6 +265,8 @@ class _Ledger:
                 break
             arrival, producer = self.last_input(last)
             i = self.position[id(last)]
+            while i and self.rows[last.stage][i - 1].start == last.start:
+                i -= 1  # the other half of an overlapped op
             neighbour = self.rows[last.stage][i - 1] if i else None
             last = producer if neighbour is None or (producer is not None and arrival >= neighbour.end) else neighbour
         return path[::-1]

@@ -36,6 +36,7 @@ from zbopt.quantities import (
     Amount,
     Rational,
     Ticks,
+    is_none,
     number,
 )
 from zbopt.routes import (
@@ -49,7 +50,7 @@ from zbopt.routes import (
     own_times,
     route_fault,
 )
-from zbopt.time_fields import check_backward, check_own_times
+from zbopt.time_fields import check_backward, check_overlapped, check_own_times
 from zbopt.update import UpdateFields
 
 __all__ = [
@@ -90,7 +91,7 @@ _PER_VIRTUAL_STAGE = (
     *PER_VIRTUAL_STAGE,
     "reduction_ticks",
 )
-_PER_STAGE = ("optimizer_ticks", *PER_STAGE)
+_PER_STAGE = ("optimizer_ticks", "overlapped_ticks", *PER_STAGE)
 
 
 class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
@@ -124,6 +125,12 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
         None,
         description="Time of BW, by virtual stage. Alone: the backward is never split. Beside backward and weight: "
         "a schedule may fuse. null: a schedule must not fuse.",
+    )
+    overlapped_ticks: tuple[Ticks | None, ...] | None = Field(
+        None,
+        exclude_if=is_none,
+        description="Time of an F and a BW of two microbatches that a stage runs as one op, by stage: both events have "
+        "this interval. null: it runs them one at a time.",
     )
     comm_ticks: int = Field(
         0, ge=0, le=MAX_TICKS, strict=True, description="Latency of a transfer between different stages."
@@ -186,6 +193,7 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
             )
         check_backward(self)
         check_own_times(self)
+        check_overlapped(self)
         check_memory(self)
         self.check_communication(self.stages, sized=self.boundary is not None)
         self._check_collectives_fit()

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 from zbopt.instance import Instance, Objective
 from zbopt.ledger import Ledger
-from zbopt.schedule import Event, Schedule
+from zbopt.schedule import Event, Schedule, second_halves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,17 @@ def figures(schedule: Schedule) -> Figures:
         makespan=_makespan(schedule),
         period=_period(rows),
         stage_spans=tuple(map(_span, starts, ends)),
-        busy_ticks=tuple(sum(row_ends) - sum(row_starts) for row_starts, row_ends in zip(starts, ends, strict=True)),
+        busy_ticks=tuple(_busy(schedule, row) for row in rows),
         peak_memory=tuple(
             _peak(Ledger(schedule.instance, row, stage)) for stage, row in enumerate(schedule.holders_by_stage())
         ),
     )
+
+
+def _busy(schedule: Schedule, row: Sequence[Event]) -> int:
+    """Ticks of all ops of a stage; an F and a BW that are one op count once."""
+    twice = sum(e.end - e.start for e in second_halves(schedule.instance, row))
+    return sum(e.end - e.start for e in row) - twice
 
 
 def value_of(schedule: Schedule) -> int:

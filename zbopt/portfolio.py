@@ -232,7 +232,13 @@ class _Solve:
         return all_iterations(found, self.instance) if self.instance.objective is Objective.PERIOD else found
 
     def search(self) -> None:
-        """The engine in a process of its own, until it is done, the time is over, or it dies."""
+        """The engine in a process of its own, until it is done, the time is over, or it dies.
+
+        No engine chooses which F and BW run as one op: where some may, the best heuristic is the answer.
+        """
+        if self.instance.overlapped_ticks is not None:
+            log.info("overlapped_ticks: no engine searches; the answer is the best heuristic")
+            return
         try:
             for news in run(self.order(self.graph)):
                 if news is None:

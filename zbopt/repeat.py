@@ -52,7 +52,7 @@ def shortened(instance: Instance) -> Instance | None:
 
     Where microbatches are not alike nothing repeats by itself.
     """
-    if not (instance.is_simple and instance.alike):
+    if not (instance.is_simple and instance.alike) or instance.overlapped_ticks is not None:
         return None
     held = in_flight(instance)
     modulus = held if held < instance.virtual_stages else _STRIDES

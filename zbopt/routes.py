@@ -212,6 +212,11 @@ class RouteFields(BaseModel):
         """All microbatches pass the same virtual stages and take the same times."""
         return self.routes is None and self.microbatch_times is None
 
+    @property
+    def replicas(self) -> int:
+        """How many times the stages hold the parameters of the model together: once for each route."""
+        return 1 if self.routes is None else len(self.routes)
+
     def previous_of(self, virtual_stage: int) -> int | None:
         """The virtual stage before this one on its route; ``None``: it is the first."""
         return self._ways.before[virtual_stage]

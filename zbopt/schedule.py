@@ -6,6 +6,7 @@ A schedule may be wrong. Only the validator says so; these types have no opinion
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -103,6 +104,15 @@ class Schedule(BaseModel):
             if (event.kind in COMPUTE or event.kind in (Kind.OUT, Kind.IN)) and 0 <= event.stage < len(rows):
                 rows[event.stage].append(event)
         return tuple(tuple(sorted(row, key=attrgetter("start", "end"))) for row in rows)
+
+
+def second_halves(instance: Instance, row: Iterable[Event]) -> list[Event]:
+    """The BW of a stage that run as one op with an F of the same interval, where the instance allows that."""
+    if instance.overlapped_ticks is None:
+        return []
+    events = list(row)
+    forwards = {(e.start, e.end) for e in events if e.kind is Kind.F}
+    return [e for e in events if e.kind is Kind.BW and (e.start, e.end) in forwards]
 
 
 def versions() -> dict[str, str]:

@@ -65,3 +65,25 @@ def _check_group(instance: Instance, group: MicrobatchTimes, where: str) -> None
             )
         if [ticks is None for ticks in ours] != [ticks is None for ticks in own]:
             raise ValueError(f"{where}.{field} has other ops than {field}; give times for the same ones")
+
+
+def check_overlapped(instance: Instance) -> None:
+    """Refuse an overlapped op that could not be, or would be shorter than one of its halves.
+
+    Raises:
+        ValueError: There is no BW, transfers are events, or a time is below that of an F or BW of its stage.
+    """
+    if instance.overlapped_ticks is None:
+        return
+    if instance.fused_backward_ticks is None:
+        raise ValueError("overlapped_ticks is given but fused_backward_ticks is not; one op runs an F and a BW")
+    if not instance.is_simple or instance.collectives is not None:
+        raise ValueError("overlapped_ticks goes with one iteration and a latency as transfer; leave one of them out")
+    for v, j in instance.passes():
+        stage, ticks = instance.stage_of[v], instance.ticks_of(v, j)
+        overlapped, longest = instance.overlapped_ticks[stage], max(ticks.forward, ticks.fused or 0)
+        if overlapped is not None and overlapped < longest:
+            raise ValueError(
+                f"overlapped_ticks[{stage}] = {overlapped} is below the {longest} of an op of its own on virtual stage "
+                f"{v}; give at least {longest}"
+            )

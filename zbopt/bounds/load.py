@@ -17,7 +17,7 @@ def load(instance: Instance) -> Bound:
 
 def _of_stage(slices: Slices, stage: int) -> int:
     instance = slices.instance
-    work = slices.work(stage) + optimizer_tail(instance, stage)
+    work = slices.work(stage) - slices.overlap(stage) + optimizer_tail(instance, stage)
     if instance.objective is not Objective.MAKESPAN:
         return work
     blocking = instance.communication is Communication.BLOCKING

@@ -30,7 +30,7 @@ def round_trip(instance: Instance) -> Bound | None:
 def _of_stage(slices: Slices, stage: int) -> int | None:
     instance = slices.instance
     virtual_stage, *others = instance.virtual_stages_of(stage)
-    if others:
+    if others or instance.overlapped_ticks is not None:
         return None
     m, trip = len(instance.microbatches_of(virtual_stage)), slices.round_trips[virtual_stage]
     forward = slices.forward(virtual_stage, most=True)

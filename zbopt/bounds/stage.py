@@ -72,6 +72,20 @@ class Slices:
         ticks = (self.instance.ticks_of(virtual_stage, j) for j in microbatches)
         return sum(t.forward + t.backward_work() + ((t.recompute or 0) if always else 0) for t in ticks)
 
+    def overlap(self, stage: int) -> int:
+        """Most time that running F and BW as one op can save on ``stage``, over all microbatches.
+
+        The first F of a stage has no BW beside it: every BW there comes after some F.
+        """
+        instance = self.instance
+        ticks = None if instance.overlapped_ticks is None else instance.overlapped_ticks[stage]
+        if ticks is None:
+            return 0
+        held = instance.virtual_stages_of(stage)
+        pair = max(self.forward(v, most=True) for v in held) + max(self.backward_work(v, most=True) for v in held)
+        pairs = sum(len(instance.microbatches_of(v)) for v in held) - 1
+        return pairs * max(0, pair - ticks)
+
     def passing_work(self, virtual_stage: int) -> int:
         """Least time that forwards and gradients of all microbatches take, W and R left out."""
         ticks = (self.instance.ticks_of(virtual_stage, j) for j in self.instance.microbatches_of(virtual_stage))

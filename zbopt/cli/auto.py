@@ -19,16 +19,25 @@ def placements_page(results: Mapping[str, Result]) -> Iterator[str]:
     """A row for each placement, the best one named below."""
     first = next(iter(results.values()))
     yield f"placements: {len(results)} under one cap, each with an equal share of the time limit"
-    head = ("placement", "status", first.instance.objective.value.replace("_", " "), "lower bound", "gap", "peak")
+    head = (
+        "placement",
+        "status",
+        first.instance.objective.value.replace("_", " "),
+        "lower bound",
+        "gap",
+        "peak",
+        "params",
+    )
     yield from table([head, *(_cells(name, result) for name, result in results.items())])
     yield f"best: {_best_text(results)}"
 
 
 def _cells(name: str, result: Result) -> tuple[str, ...]:
+    params = f"{result.instance.replicas}x"
     if result.schedule is None:
-        return (name, result.status.value, "none", "none", "none", "none")
+        return (name, result.status.value, "none", "none", "none", "none", params)
     peak = amount_text(max(figures(result.schedule).peak_memory))
-    return (name, result.status.value, str(result.value), str(result.bound.value), percent(result.gap), peak)
+    return (name, result.status.value, str(result.value), str(result.bound.value), percent(result.gap), peak, params)
 
 
 def _best_text(results: Mapping[str, Result]) -> str:

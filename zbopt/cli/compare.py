@@ -42,6 +42,7 @@ class Row:
     figures: Figures | None
     fits: bool | None
     reason: str | None = None
+    replicas: int = 1
 
 
 @takes(ProblemFlags, SearchFlags)
@@ -103,7 +104,8 @@ def _is_schedule(file: Path) -> bool:
 
 def rows_of(placement: str, result: Result) -> Iterator[Row]:
     """The rows of one placement. Of several, those that are not defined for it are left out and names say which."""
-    for found in (*heuristic_rows(result.instance), optimum_row(result)):
+    for made in (*heuristic_rows(result.instance), optimum_row(result)):
+        found = replace(made, replicas=result.instance.replicas)
         if not placement:
             yield found
         elif found.figures is not None or found.schedule == OPTIMUM:
@@ -157,7 +159,14 @@ def compare_record(result: Result, rows: list[Row]) -> Record:
         "proved_by": result.bound.proved_by,
         "interrupted": result.interrupted,
         "rows": [
-            {"schedule": r.schedule, **figures_record(r.figures), "fits": r.fits, "reason": r.reason} for r in rows
+            {
+                "schedule": r.schedule,
+                **figures_record(r.figures),
+                "fits": r.fits,
+                "parameters_held": r.replicas,
+                "reason": r.reason,
+            }
+            for r in rows
         ],
         "instance": result.instance.model_dump(mode="json", exclude_none=True),
     }
@@ -168,8 +177,8 @@ def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[
     width = out.width()
     yield from asked(problem.instance, problem.notes, width)
     yield ""
-    head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits")
-    body = [_cells(r.schedule, r.figures, r.fits) for r in rows if r.figures is not None]
+    head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits", "params")
+    body = [(*_cells(r.schedule, r.figures, r.fits), f"{r.replicas}x") for r in rows if r.figures is not None]
     reasons = [(r.schedule, r.reason) for r in rows if r.reason is not None]
     yield from comparison([head, *body], reasons, width)
     yield ""

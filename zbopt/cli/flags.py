@@ -50,15 +50,16 @@ class ProblemFlags(StepFlags):
         str | None,
         _problem(
             "--placement",
-            "Stage of each virtual stage: linear, interleaved (round robin), v (down and back up), or a comma list in "
-            "forward order (0,1,2,2,0). auto: solve each under one cap, and say which is best. Sets stage_of.",
+            "Stage of each virtual stage: linear, interleaved (round robin), v (down and back up), bidirectional (two "
+            "replicas, half the microbatches each way), or a comma list in forward order (0,1,2,2,0). auto: solve each "
+            "under one cap, and say which is best. Sets stage_of and routes.",
             "linear; interleaved with --virtual",
             "NAME|STAGE,...",
         ),
     ] = None
     virtual: Annotated[
         int | None,
-        _problem("--virtual", "Virtual stages of each stage.", "2 where interleaved or v, else 1", "N", whole),
+        _problem("--virtual", "Virtual stages of each stage.", "1 where linear, else 2", "N", whole),
     ] = None
     forward: Annotated[
         str | None,
@@ -89,6 +90,15 @@ class ProblemFlags(StepFlags):
             "--fused-backward",
             "Time of BW, B and W in one op. Alone: the backward is never split. Beside --backward and --weight: a "
             "schedule may fuse. Sets fused_backward_ticks.",
+            metavar="TIME[,...]",
+        ),
+    ] = None
+    overlapped: Annotated[
+        str | None,
+        _problem(
+            "--overlapped",
+            "Time of an F and a BW of two microbatches as one op of a stage (DualPipe). Only handcrafted schedules "
+            "have such ops. Sets overlapped_ticks.",
             metavar="TIME[,...]",
         ),
     ] = None

@@ -18,9 +18,12 @@ from zbopt.costs.times import Times, parse_times, tick_name, tick_ns
 from zbopt.instance import placement_of
 
 AUTO = "auto"
+BIDIRECTIONAL = "bidirectional"
 NOT_CUT = ("comm", "optimizer", "node_comm", "loss", "barrier_time", "input_ready")
 """Flags whose times are not of a stage's part of the model: they are not divided."""
-_DEFAULT_VIRTUAL = {"linear": 1, "interleaved": 2, "v": 2}
+_BY_STAGE = ("overlapped",)
+"""Flags whose times are cut, and whose lists are by stage in every placement."""
+_DEFAULT_VIRTUAL = {"linear": 1, "interleaved": 2, "v": 2, BIDIRECTIONAL: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def _named(stages: int, name: str, virtual: int) -> tuple[int, ...]:
     if stages < 1:
         return ()  # the instance says what is wrong with that
     if name not in _DEFAULT_VIRTUAL:
-        raise ValueError(f"--placement {name!r}: give linear, interleaved, v, auto, or a list such as 0,1,2,2,1,0")
+        raise ValueError(f"--placement {name!r}: give {', '.join(_DEFAULT_VIRTUAL)}, auto, or a list such as 0,1,2,2,0")
     if virtual < 1:
         raise ValueError(f"--virtual {virtual}: give at least 1")
     if name == "interleaved" and virtual == 1:
@@ -77,6 +80,7 @@ def candidates(flags: ProblemFlags) -> Iterator[Candidate]:
     yield Candidate("linear", _named(flags.stages, "linear", 1), 1)
     yield Candidate(f"interleaved {virtual}", _named(flags.stages, "interleaved", virtual), virtual)
     yield Candidate("v", _named(flags.stages, "v", 2), 2)
+    yield Candidate(BIDIRECTIONAL, _named(flags.stages, BIDIRECTIONAL, 2), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,6 @@ class Cut:
 
 def spread(values: tuple[Any, ...], candidate: Candidate, flag: str) -> tuple[Any, ...]:
     """Values of the model's parts, in order, to the slices of each; those of stages stay as they are."""
-    if flag in NOT_CUT or len(values) == 1:
+    if flag in NOT_CUT or flag in _BY_STAGE or len(values) == 1:
         return values
-    return tuple(values[v // candidate.slices] for v in range(len(candidate.stage_of)))
+    return tuple(values[v // candidate.slices % len(values)] for v in range(len(candidate.stage_of)))

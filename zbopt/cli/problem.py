@@ -8,17 +8,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from zbopt.cli.flags import BarrierFlag, ProblemFlags
-from zbopt.cli.placements import Candidate, Cut, candidates, spread, stage_of_flags
+from zbopt.cli.placements import BIDIRECTIONAL, Candidate, Cut, candidates, spread, stage_of_flags
 from zbopt.cli.step_flags import SINGLE_TIMES, STEP_TIMES, step_fields
 from zbopt.costs.times import Times, parse_times
 from zbopt.instance import Instance, first_error, read_instance
 from zbopt.report.words import runs_text
+from zbopt.routes import bidirectional
 
 _TIME_FLAGS = {
     "forward": "forward_ticks",
     "backward": "backward_ticks",
     "weight": "weight_ticks",
     "fused_backward": "fused_backward_ticks",
+    "overlapped": "overlapped_ticks",
     "comm": "comm_ticks",
     "optimizer": "optimizer_ticks",
     **STEP_TIMES,
@@ -53,6 +55,10 @@ def problem_of(flags: ProblemFlags) -> Problem:
     stage_of = stage_of_flags(flags)
     if stage_of is not None:
         fields["stage_of"] = stage_of
+    if flags.placement == BIDIRECTIONAL:
+        if flags.micro == 1:
+            raise ValueError("--placement bidirectional with --micro 1: give a microbatch for each way, 2 or more")
+        fields["routes"] = bidirectional(flags.stages or 0, flags.micro or 0) if _two_ways(flags) else None
     for flag, ticks in times.ticks.items():
         fields[_TIME_FLAGS[flag]] = _one(flag, ticks) if flag in _SINGLE else _listed(flag, ticks)
     if flags.weight_share is not None:
@@ -69,7 +75,7 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
     """
     _require_size(flags)
     assert flags.stages is not None
-    tried = list(candidates(flags))
+    tried = [c for c in candidates(flags) if c.name != BIDIRECTIONAL or _two_ways(flags)]
     cut = Cut.of(_times(flags), flags.tick, flags.stages, [candidate.slices for candidate in tried])
     for flag in _SINGLE:
         if flag in cut.times.ticks:
@@ -77,11 +83,18 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
     problems = {}
     for candidate in tried:
         fields = {"stages": flags.stages, "microbatches": flags.micro} | cut.fields(candidate, _TIME_FLAGS)
+        if candidate.name == BIDIRECTIONAL:
+            fields["routes"] = bidirectional(flags.stages, flags.micro or 0)
         if flags.weight_share is not None:
             shares = tuple(part.strip() for part in flags.weight_share.split(","))
             fields["weight_share"] = _spread(spread(shares, candidate, "weight_share"))
         problems[candidate.name] = Problem(_instance(fields | _asked(flags)), (_cut_note(candidate, cut),))
     return problems
+
+
+def _two_ways(flags: ProblemFlags) -> bool:
+    """There is a microbatch for each way; other sizes the instance refuses in its own words."""
+    return (flags.stages or 0) >= 1 and (flags.micro or 0) >= 2
 
 
 def _cut_note(candidate: Candidate, cut: Cut) -> str:

@@ -55,6 +55,8 @@ class Formulation:
     """
 
     def __init__(self, problem: Relaxed, horizon: int, *, minimise: bool, rules: Rules | None = None) -> None:
+        if problem.graph.instance.overlapped_ticks is not None:
+            raise ValueError("overlapped_ticks: CP-SAT does not choose which F and BW run as one op; take a heuristic")
         self.graph = problem.graph
         self.problem = problem
         self.horizon = horizon

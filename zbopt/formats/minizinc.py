@@ -63,7 +63,7 @@ def _require_stated(instance: Instance) -> None:
         "reduction_ticks",
         "input_ready_ticks",
         *("recompute", "offload", "gradient_state", "boundary", "parameters", "gradients"),
-        *("optimizer_state", "workspace", "reserve", "routes", "microbatch_times"),
+        *("optimizer_state", "workspace", "reserve", "routes", "microbatch_times", "overlapped_ticks"),
     )
     beyond = [name for name in fields if getattr(instance, name) is not None]
     beyond += [name for name in ("loss_ticks", "barrier_ticks") if getattr(instance, name)]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from zbopt.heuristics.build import CannotFitError, NotApplicableError
+from zbopt.heuristics.chimera import chimera
+from zbopt.heuristics.dualpipe import dualpipe, dualpipe_v
 from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
 from zbopt.heuristics.list_schedule import list_schedule
@@ -38,6 +40,9 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "v-half": v_half,
         "zb-v": zb_v,
         "v-auto": v_auto,
+        "chimera": chimera,
+        "dualpipe": dualpipe,
+        "dualpipe-v": dualpipe_v,
         "list": list_schedule,
     }
 )

@@ -59,6 +59,8 @@ def check_schedule(schedule: Schedule) -> list[Refusal]:
         return [Refusal("several_iterations", f"{late.id}: replay runs files of one iteration; cut the file")]
     if schedule.instance.routes is not None:
         return [Refusal("several_routes", "routes: PyTorch's runtime has one route for all microbatches; take another")]
+    if schedule.instance.overlapped_ticks is not None:
+        return [Refusal("overlapped", "overlapped_ticks: PyTorch runs F and BW one after the other; leave it out")]
     return [Refusal(v.code.value, v.message) for v in validate(schedule.instance, schedule).violations]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
-from zbopt.instance import Instance, Objective
+from zbopt.instance import Instance, Objective, Route
 from zbopt.metrics import Figures, figures
 from zbopt.report.words import amount_text, percent, rounding_text, runs_text, table, ticks_text
 from zbopt.result import Bound, Result
@@ -42,7 +42,14 @@ def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
     """The instance's fields, as label and text."""
     if not instance.is_linear:
         yield "placement", f"virtual stage on stage {runs_text(instance.stage_of, 32)}"
+    if instance.routes is not None:
+        yield "routes", "; ".join(_route_text(route) for route in instance.routes)
     yield "times", _times_text(instance)
+    if instance.microbatch_times is not None:
+        own = sum(len(group.microbatches) for group in instance.microbatch_times)
+        yield "own times", f"{own} of {instance.microbatches} microbatches take times of their own"
+    if instance.overlapped_ticks is not None:
+        yield "overlapped", f"F and BW as one op {runs_text(instance.overlapped_ticks)}; only heuristics use it"
     if instance.may_fuse:
         yield "backward", "split or fused, as the schedule likes" if instance.may_split else "always fused"
     cap = instance.memory_cap
@@ -77,6 +84,11 @@ def _around(instance: Instance) -> Iterable[tuple[str, str]]:
         yield "loss", ticks_text(instance.loss_ticks, instance.tick)
     if instance.iterations > 1:
         yield "iterations", str(instance.iterations)
+
+
+def _route_text(route: Route) -> str:
+    way = f"{route.virtual_stages[0]} to {route.virtual_stages[-1]}"
+    return f"{route.microbatches} microbatches over {len(route.virtual_stages)} virtual stages, {way}"
 
 
 def _share_text(instance: Instance) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
@@ -11,6 +11,7 @@ from zbopt.schedule import Event, Schedule
 from zbopt.validator.circle import circle
 from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, drop_times
 from zbopt.validator.memory import peak_memory
+from zbopt.validator.overlap import overlapped_pairs
 from zbopt.validator.routes import routes_of
 from zbopt.validator.transfers import check_transfers, send_times, transfer_time
 from zbopt.validator.update import Update
@@ -63,6 +64,7 @@ class _Check:
         self.steps: list[Event | None] = [None] * (instance.iterations * instance.stages)
         self.reductions: list[Event | None] = [None] * (instance.iterations * instance.virtual_stages)
         self.unfinished = 0
+        self.stretched: list[tuple[Event, int]] = []
 
     def _ticks(self, times: Instance | MicrobatchTimes) -> dict[Kind, tuple[int | None, ...]]:
         """By kind and virtual stage, how long an op or transfer takes; ``None``: there is none."""
@@ -95,8 +97,13 @@ class _Check:
         self._find_missing_transfers()
         self._dependencies()
         check_drops(self.instance, self.at, self._report)
-        for stage, row in enumerate(self.rows):
+        for row in self.rows:
             row.sort(key=attrgetter("start", "end"))
+        halves = {id(half): half for row in self.rows for pair in overlapped_pairs(self.instance, row) for half in pair}
+        self._durations(halves)
+        second = {key for key, half in halves.items() if half.kind is Kind.BW}
+        ops = [[event for event in row if id(event) not in second] for row in self.rows]
+        for stage, row in enumerate(ops):
             self._overlaps(stage, row)
         update = Update(self.instance, self.routes, self.at, self.reductions, self.steps, self._report)
         update.check()
@@ -106,7 +113,7 @@ class _Check:
         return Verdict(
             violations=tuple(self.violations),
             makespan=self._makespan(),
-            busy_ticks=tuple(sum(e.end - e.start for e in row) for row in self.rows),
+            busy_ticks=tuple(sum(e.end - e.start for e in row) for row in ops),
             unfinished_activations=self.unfinished,
             peak_memory=peaks,
         )
@@ -197,8 +204,7 @@ class _Check:
         else:
             slots[place] = event
             if proper and event.end - event.start != ticks:
-                message = f"{name_of(event)} takes {shown(event.end - event.start)} ticks, the instance says {ticks}"
-                self._report(Code.WRONG_DURATION, message)
+                self.stretched.append((event, ticks))
 
     def _why_unknown(self, event: Event) -> str:
         if not 0 <= event.iteration < self.instance.iterations:
@@ -336,6 +342,13 @@ class _Check:
             yield taker, self.at[Kind.BW][giver] or self.at[Kind.B][giver], lag, gives, after
 
     # What a stage does and holds at one time.
+
+    def _durations(self, halves: Mapping[int, Event]) -> None:
+        """Report every event that takes another time than its own, and is no half of an overlapped op."""
+        for event, ticks in self.stretched:
+            if id(event) not in halves:
+                message = f"{name_of(event)} takes {shown(event.end - event.start)} ticks, the instance says {ticks}"
+                self._report(Code.WRONG_DURATION, message)
 
     def _overlaps(self, stage: int, row: Sequence[Event]) -> None:
         """Each event that starts while another runs; one of no length does so only strictly inside it."""

@@ -1,0 +1,77 @@
+"""An F and a BW as one op: what the validator asks of it, and who refuses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zbopt.bounds import lower_bound
+from zbopt.bounds.relax import whole
+from zbopt.causes import explain
+from zbopt.cpsat.formulation import Formulation
+from zbopt.graph import expand
+from zbopt.instance import Instance, Kind
+from zbopt.metrics import figures
+from zbopt.replay.checks import check_schedule
+from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.validator import validate
+
+
+def instance(**changes: Any) -> Instance:
+    """One stage, F = 2, BW = 3, both in one op 4."""
+    fields = {"stages": 1, "microbatches": 2, "forward_ticks": 2, "fused_backward_ticks": 3, "overlapped_ticks": 4}
+    return Instance.model_validate(fields | changes)
+
+
+def schedule(of: Instance, *ops: tuple[Kind, int, int, int]) -> Schedule:
+    """Events (kind, microbatch, start, end) on stage 0."""
+    events = tuple(Event(kind, 0, 0, microbatch, start, end) for kind, microbatch, start, end in ops)
+    return Schedule(instance=of, provenance=Provenance(source="hand"), events=events)
+
+
+PAIRED = ((Kind.F, 0, 0, 2), (Kind.F, 1, 2, 6), (Kind.BW, 0, 2, 6), (Kind.BW, 1, 6, 9))
+
+
+def test_a_pair_is_one_op() -> None:
+    """F of 0, then F of 1 with BW of 0 in 4 ticks, then BW of 1: 9 ticks, all busy; two activations."""
+    found = schedule(instance(), *PAIRED)
+    verdict = validate(instance(), found)
+    assert (verdict.violations, verdict.makespan, verdict.busy_ticks, verdict.peak_memory) == ((), 9, (9,), (2,))
+    known = figures(found)
+    assert (known.makespan, known.busy_ticks, known.bubble_over_makespan) == (9, (9,), 0)
+    assert [e.start for e in explain(found).critical_path] == [0, 2, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ops", "messages"),
+    [
+        ({"overlapped_ticks": None}, PAIRED,
+         ["it0/s0/v0/mb1/F takes 4 ticks, the instance says 2", "it0/s0/v0/mb0/BW takes 4 ticks, the instance says 3",
+          "stage 0: it0/s0/v0/mb0/BW starts at 2, it0/s0/v0/mb1/F runs from 2 to 6"]),
+        ({"overlapped_ticks": 5}, PAIRED,
+         ["it0/s0/v0/mb1/F takes 4 ticks, the instance says 2", "it0/s0/v0/mb0/BW takes 4 ticks, the instance says 3",
+          "stage 0: it0/s0/v0/mb0/BW starts at 2, it0/s0/v0/mb1/F runs from 2 to 6"]),
+        ({}, ((Kind.F, 0, 0, 2), (Kind.F, 1, 2, 6), (Kind.BW, 0, 6, 9), (Kind.BW, 1, 9, 12)),
+         ["it0/s0/v0/mb1/F takes 4 ticks, the instance says 2"]),
+        ({}, ((Kind.F, 0, 0, 2), (Kind.F, 1, 2, 4), (Kind.BW, 0, 2, 5), (Kind.BW, 1, 5, 8)),
+         ["stage 0: it0/s0/v0/mb0/BW starts at 2, it0/s0/v0/mb1/F runs from 2 to 4"]),
+    ],
+    ids=["not-allowed", "other-time", "half-alone", "own-times"],
+)  # fmt: skip
+def test_anything_else_is_refused(changes: dict[str, Any], ops: Any, messages: list[str]) -> None:
+    """Without the field, of another length, a half without the other, or two ops of their own times at once."""
+    found = validate(instance(**changes), schedule(instance(**changes), *ops))
+    assert [violation.message for violation in found.violations] == messages
+
+
+def test_load_counts_what_pairs_may_save() -> None:
+    """2 (2 + 3) = 10, of which one pair, not two, may save 2 + 3 - 4 = 1: 9, and the schedule above has it."""
+    assert lower_bound(instance()).value == 9
+
+
+def test_engines_and_pytorch_refuse_it() -> None:
+    """CP-SAT would have to choose the pairs, PyTorch runs the two in turn."""
+    with pytest.raises(ValueError, match="overlapped_ticks: CP-SAT does not choose which F and BW run as one op"):
+        Formulation(whole(expand(instance())), 9, minimise=True)
+    assert [refusal.code for refusal in check_schedule(schedule(instance(), *PAIRED))] == ["overlapped"]
