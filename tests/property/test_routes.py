@@ -60,6 +60,34 @@ def test_heuristics_are_valid_or_say_why_not(block: int) -> None:
         assert "list" in answered, f"seed {seed}"
 
 
+@pytest.mark.parametrize("name", ["chimera", "dualpipe", "dualpipe-v"])
+def test_two_streams_at_any_times(name: str) -> None:
+    """Uneven times, transfers, barriers, halves of ops overlapped or not, any shares: valid, and never above no cap."""
+    for seed in range(30):
+        random = Random(f"{name} {seed}")
+        instance = _two_streams(random, name)
+        schedule = HEURISTICS[name](instance)
+        assert validate(instance, schedule).violations == (), f"seed {seed}"
+        assert figures(schedule).value(instance.objective) >= lower_bound(instance).value, f"seed {seed}"
+
+
+def _two_streams(random: Random, name: str) -> Instance:
+    p = random.choice((2, 4)) if name == "dualpipe" else random.randint(1, 5)
+    least = 2 if name == "chimera" else 2 * p
+    placement = "v" if name == "dualpipe-v" else "bidirectional"
+    m = random.randint(least, least + 6) // 2 * 2 if name == "dualpipe" else random.randint(least, least + 6)
+    fields = Instance.uniform(stages=p, microbatches=m, placement=placement, virtual=2).model_dump()
+    for field in ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks"):
+        fields[field] = [random.randint(1, 6) for _ in range(2 * p)]
+    if random.random() < 0.5:
+        longest = max(*fields["forward_ticks"], *fields["fused_backward_ticks"])
+        fields["overlapped_ticks"] = [random.choice((None, longest, longest + 2)) for _ in range(p)]
+    barrier = random.choice(("none", "global", "post_validation"))
+    shares = [random.choice((0, 0.5, 1)) for _ in range(2 * p)]
+    fields |= {"barrier": barrier, "weight_share": shares, "comm_ticks": random.randint(0, 3)}
+    return Instance.model_validate(fields | {"objective": random.choice(("makespan", "max_stage_span"))})
+
+
 def test_one_order_of_unlike_microbatches_misses_the_optimum() -> None:
     """p = 2, m = 2: 15 ticks by exhaustion, F and backward in different orders; 16 with either order on all ops."""
     own = {"microbatches": [1], "forward_ticks": [2, 1], "backward_ticks": [2, 2], "weight_ticks": [2, 1]}

@@ -68,7 +68,8 @@ def test_fewer_microbatches_than_stages_and_one_stage():
     """pytorch/torchtitan#775: p=4 m=2 must not hang, (m + p - 1)(F + BW) = 10. One stage: the load, 5 * 3 = 15."""
     assert run("1f1b", fused(4, 2, backward=1)).makespan == 10
     one_stage = uniform(stages=1, microbatches=5)
-    for name in HEURISTICS.keys() - {"interleaved", "1f1b-v", "v-min", "v-half", "zb-v", "v-auto"}:
+    two_streams = {"chimera", "dualpipe", "dualpipe-v"}
+    for name in HEURISTICS.keys() - {"interleaved", "1f1b-v", "v-min", "v-half", "zb-v", "v-auto"} - two_streams:
         assert run(name, one_stage).makespan == 15
 
 
@@ -178,7 +179,8 @@ def test_every_heuristic_is_valid_on_random_instances():
                 assert name != "list", "list runs wherever one microbatch fits"
                 continue
             ran[name] += 1
-    assert min(ran.values()) >= 10, ran
+    elsewhere = {"chimera", "dualpipe", "dualpipe-v"}  # tests/property/test_routes.py has instances for these
+    assert min(count for name, count in ran.items() if name not in elsewhere) >= 10, ran
 
 
 def _random_instance(random):

@@ -177,10 +177,12 @@ def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[
     width = out.width()
     yield from asked(problem.instance, problem.notes, width)
     yield ""
-    head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits", "params")
+    several = any(r.replicas != 1 for r in rows)
+    head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits")
     body = [(*_cells(r.schedule, r.figures, r.fits), f"{r.replicas}x") for r in rows if r.figures is not None]
+    table = [(*head, "params"), *body] if several else [head, *(cells[:-1] for cells in body)]
     reasons = [(r.schedule, r.reason) for r in rows if r.reason is not None]
-    yield from comparison([head, *body], reasons, width)
+    yield from comparison(table, reasons, width)
     yield ""
     proved = "proved" if result.status is Status.OPTIMAL else "not proved; its row is the best schedule found"
     yield f"{OPTIMUM}: {result.status.value if result.schedule is None else proved}"
