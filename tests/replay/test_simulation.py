@@ -70,4 +70,6 @@ def test_the_engine_s_own_order_adds_a_bubble_that_ours_does_not(tmp_path_factor
         for who in ("zbopt", "engine")
     )
     assert _error(plan, ours, 0.05) < 0.05
-    assert _error(plan, theirs, float("inf")) > 0.2
+    (result,) = launch([theirs], 4)
+    trace = trace_of(theirs, plan, result)
+    assert min(compare(plan, trace, step).makespan_error for step in trace.steps) > 0.2  # other work only adds
