@@ -261,7 +261,7 @@ class Formulation:
         """[D9] Microbatches are numbered by the ways of their activations; those of equal ways run in order."""
         instance = self.graph.instance
         sizes = [len(ways(instance, v)) for v in range(instance.virtual_stages)]
-        alike = instance.iterations == 1 and instance.input_ready_ticks is None
+        alike = instance.alike and instance.iterations == 1 and instance.input_ready_ticks is None
         if prod(sizes) > _MOST_WAYS or not alike:
             return
         weights = [prod(sizes[:v]) for v in range(len(sizes))]

@@ -1,0 +1,111 @@
+"""What recomputation and offloading are for: schedules under caps below what any schedule needs without them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from exact import proved_optimum
+
+from zbopt.instance import Instance
+from zbopt.memory import least_memory
+from zbopt.portfolio import infeasible, solve
+from zbopt.schedule import Status
+from zbopt.validator import validate
+
+
+def problem(seed: int, way: str, mode: str) -> Instance:
+    """Two stages of two virtual stages each, in bytes, under a cap of one byte less than what is needed without.
+
+    Args:
+        seed: Of times and sizes, the same for each mode.
+        way: ``recompute`` or ``offload``.
+        mode: ``never``, ``always`` or ``choose``.
+    """
+    random = Random(f"{way} {seed}")
+    fields: dict[str, object] = {
+        "stages": 2,
+        "stage_of": random.choice(([0, 1, 1, 0], [0, 1, 0, 1])),
+        "microbatches": 2,
+        "comm_ticks": random.randint(0, 1),
+        "weight_share": random.choice((1, "1/2")),
+        "memory_unit": "B",
+        "parameters": random.randint(1000, 5000),
+        "activation": [random.randint(500, 1500) for _ in range(4)],
+    }
+    for name in ("forward_ticks", "backward_ticks", "weight_ticks"):
+        fields[name] = [random.randint(1, 4) for _ in range(4)]
+    kept = Instance.model_validate(fields)
+    fields["memory_cap"] = [least_memory(kept, stage) - 1 for stage in range(2)]
+    left = [amount * random.randint(5, 30) // 100 for amount in kept.activation]
+    if mode != "never" and way == "recompute":
+        fields |= {"recompute": mode, "checkpoint": left}
+    elif mode != "never":
+        fields |= {"offload": mode, "offload_ticks": [random.randint(1, 3) for _ in range(4)], "offload_rest": left}
+    return Instance.model_validate(fields)
+
+
+@pytest.mark.parametrize("way", ["recompute", "offload"])
+def test_choosing_finds_what_keeping_cannot_and_is_never_worse_than_always(way: str) -> None:
+    """20 instances: never is infeasible; choose has an optimum, at most that of always, and mostly below it."""
+    better = 0
+    for seed in range(20):
+        never, always, choose = (problem(seed, way, mode) for mode in ("never", "always", "choose"))
+        assert infeasible(never) is not None
+        assert infeasible(choose) is None
+        best, forced = proved_optimum(choose), proved_optimum(always)
+        assert best <= forced, f"seed {seed}"
+        better += best < forced
+    assert better >= 10
+
+
+def test_everything_switched_on_is_proved() -> None:
+    """4 stages, 8 microbatches, with every field that takes time or memory: the load of the last stage is met.
+
+    It bounds the makespan by 161: the first F of the last stage begins at 20 at the earliest (F 4, 5, 5 and three
+    transfers of 1 + (1/2)/(1/2) = 2 ticks), 8 microbatches of F 6 + 1 for the loss and B, W 6 + 4 or
+    BW 10 take 17 each, 136; then the reduction 2, the barrier 1 and O 2: 20 + 136 + 5 = 161.
+    """
+    instance = Instance.model_validate(EVERYTHING)
+    result = solve(instance, time_limit_s=60, seed=1)
+    assert result.schedule is not None
+    assert validate(instance, result.schedule).violations == ()
+    assert (result.value, result.bound.value, result.status) == (161, 161, Status.OPTIMAL)
+
+
+EVERYTHING = {
+    "stages": 4,
+    "microbatches": 8,
+    "forward_ticks": [4, 5, 5, 6],
+    "backward_ticks": [4, 5, 5, 6],
+    "weight_ticks": [3, 4, 4, 4],
+    "fused_backward_ticks": [7, 9, 9, 10],
+    "comm_ticks": 1,
+    "communication": "link",
+    "transfer_occupies": "port",
+    "boundary": "1/2",
+    "bandwidth": "1/2",
+    "loss_ticks": 1,
+    "reduction_ticks": 2,
+    "reduction_occupies": "port",
+    "barrier": "global",
+    "barrier_ticks": 1,
+    "optimizer_ticks": 2,
+    "input_ready_ticks": [0, 1, 2, 3, 4, 5, 6, 7],
+    "activation": 4,
+    "weight_share": "1/2",
+    "gradient_state": 1,
+    "receive_buffers": 2,
+    "parameters": 3,
+    "gradients": 3,
+    "optimizer_state": 6,
+    "workspace": 1,
+    "reserve": 1,
+    "recompute": "choose",
+    "checkpoint": 1,
+    "offload": "choose",
+    "offload_ticks": 3,
+    "offload_rest": 1,
+    "host_link": [0, 0, 1, 1],
+    "memory_cap": [48, 44, 40, 36],
+}
