@@ -67,7 +67,7 @@ def test_everything_switched_on_is_proved() -> None:
     BW 10 take 17 each, 136; then the reduction 2, the barrier 1 and O 2: 20 + 136 + 5 = 161.
     """
     instance = Instance.model_validate(EVERYTHING)
-    result = solve(instance, time_limit_s=60, seed=1)
+    result = solve(instance, time_limit_s=60, deterministic=True)
     assert result.schedule is not None
     assert validate(instance, result.schedule).violations == ()
     assert (result.value, result.bound.value, result.status) == (161, 161, Status.OPTIMAL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from zbopt.causes import Cause, explain
 from zbopt.cli import run
 from zbopt.costs.runtimes import NODE_GRADIENTS, Runtime, run_by
+from zbopt.formats.jaxpp import to_jaxpp
+from zbopt.formats.order import order_of_schedule
+from zbopt.formats.sail_zb import to_sail_zb
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance, Kind
 from zbopt.ledger import stage_ledgers
@@ -157,6 +161,14 @@ def test_an_activation_goes_one_way_at_most() -> None:
     ops = ((Kind.F, 0, 2), (Kind.R, 2, 4), (Kind.OUT, 2, 3), (Kind.IN, 3, 4), (Kind.B, 4, 7), (Kind.W, 7, 8))
     (violation,) = validate(instance, _schedule(instance, *ops)).violations
     assert violation.code is Code.DROPPED_TWICE
+
+
+@pytest.mark.parametrize("write", [order_of_schedule, to_jaxpp, to_sail_zb])
+def test_tables_refuse_dropped_activations(write: Callable[[Schedule], object]) -> None:
+    """No runtime's table has an R: what cannot be said is refused, not left out."""
+    instance = Instance.model_validate(ONE | {"recompute": "always"})
+    with pytest.raises(ValueError, match="it0/s0/v0/mb0/R: .* has no R; a runtime that recomputes"):
+        write(HEURISTICS["list"](instance))
 
 
 def test_infeasible_counts_what_dropping_leaves() -> None:

@@ -63,13 +63,32 @@ def require_one_route(instance: Instance, reader: str) -> None:
         )
 
 
+def require_kept(schedule: Schedule, reader: str) -> None:
+    """Refuse a schedule that drops activations.
+
+    Args:
+        schedule: What is to be written.
+        reader: What has no word for that, for the error.
+
+    Raises:
+        ValueError: It has an R, an OUT or an IN.
+    """
+    found = next((e for e in schedule.events if e.kind in (Kind.R, Kind.OUT, Kind.IN)), None)
+    if found is not None:
+        raise ValueError(
+            f"{found.id}: {reader} has no {found.kind.value}; a runtime that recomputes does so inside its backward, so "
+            "take an instance without recompute and offload, with R's time in backward_ticks"
+        )
+
+
 def order_of_schedule(schedule: Schedule) -> Order:
     """The order in which ``schedule`` runs the ops of its first iteration, the optimizer steps left out.
 
     Raises:
-        ValueError: There are several routes.
+        ValueError: There are several routes, or activations are dropped.
     """
     require_one_route(schedule.instance, "a table of ops")
+    require_kept(schedule, "a table of ops")
     rows = (
         tuple(
             (e.kind, e.virtual_stage or 0, e.microbatch or 0) for e in row if e.kind is not Kind.O and not e.iteration

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from zbopt.formats.order import Cell, Order, order_of, require_one_route
+from zbopt.formats.order import Cell, Order, order_of, require_kept, require_one_route
 from zbopt.formats.table import Table, is_index
 from zbopt.instance import Instance, Kind, placement_of
 from zbopt.schedule import Event, Schedule
@@ -29,6 +29,7 @@ def to_sail_zb(schedule: Schedule) -> str:
     """
     instance = schedule.instance
     require_one_route(instance, "the sail-zb runtime")
+    require_kept(schedule, "the sail-zb runtime")
     chunks = _chunks(instance)
     rows = [[e for e in row if e.kind is not Kind.O and not e.iteration] for row in schedule.by_stage()]
     _check_queues(rows)
