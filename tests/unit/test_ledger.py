@@ -167,8 +167,65 @@ def test_an_activation_goes_one_way_at_most() -> None:
 def test_tables_refuse_dropped_activations(write: Callable[[Schedule], object]) -> None:
     """No runtime's table has an R: what cannot be said is refused, not left out."""
     instance = Instance.model_validate(ONE | {"recompute": "always"})
-    with pytest.raises(ValueError, match="it0/s0/v0/mb0/R: .* has no R; a runtime that recomputes"):
+    with pytest.raises(ValueError, match=r"it0/s0/v0/mb0/R: .* has no R; a runtime that recomputes"):
         write(HEURISTICS["list"](instance))
+
+
+def test_flags_set_the_memory_fields_of_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each flag ends in its field, as the written file shows; ``--runtime`` sets what the split makes of them."""
+    path = tmp_path / "schedule.json"
+    flags = (
+        "--stages 2 --micro 2 --activation 4 --mem-limit 40 --gradient-state 1,2 --boundary 0.5 --receive-buffers all"
+    )
+    flags += " --parameters 3 --gradients 3,4 --optimizer-state 6 --workspace 1 --reserve 2 --memory-unit GiB"
+    flags += " --recompute choose,never --recompute-time 2 --checkpoint 1 --offload choose --offload-time 3"
+    flags += f" --reload-time 2,4 --offload-rest 0.5 --host-link 0,0 --time-limit 5 --workers 1 -o {path}"
+    assert run(["solve", *flags.split()]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "choose; OUT 3; IN 2, 4; 0.5 stays" in page
+    assert "by stage: static state, workspace, reserve and receive buffers" in page
+    fields = json.loads(path.read_text())["instance"]
+    assert {name: fields[name] for name in MEMORY} == MEMORY
+    assert run(["solve", "--stages", "2", "--micro", "2", "--runtime", "torch", "--json"]) == 0
+    instance = json.loads(capsys.readouterr().out)["instance"]
+    assert (instance["backward_ticks"], instance["weight_ticks"]) == ([None, 1], [2, 1])
+    for wrong, said in (
+        ("--host-link 0,x", "'x' is not a whole number; write it as 8"),
+        ("--offload choose", "offload and offload_ticks go together; give both, or neither"),
+        ("--recompute sometimes", "recompute[0] = 'sometimes': must be 'never', 'always' or 'choose'"),
+        ("--checkpoint 1", "checkpoint is given but recompute is not; set recompute to always or choose"),
+        ("--recompute always --checkpoint 2", "checkpoint[0] = 2 is above the activation 1 of that virtual stage"),
+        ("--recompute-time 2", "recompute_ticks is given but recompute is not; set recompute to always or choose"),
+        (
+            "--receive-buffers 2",
+            "receive_buffers is given but boundary is not; give the memory of what a stage receives",
+        ),
+        ("--host-link 0", "reload_ticks or host_link is given but offload is not; give offload and offload_ticks too"),
+    ):
+        assert run(["solve", "--stages", "1", "--micro", "2", *wrong.split()]) == 2
+        assert said in capsys.readouterr().err
+
+
+MEMORY = {
+    "activation": [4, 4],
+    "gradient_state": [1, 2],
+    "boundary": [0.5, 0.5],
+    "receive_buffers": "all",
+    "parameters": [3, 3],
+    "gradients": [3, 4],
+    "optimizer_state": [6, 6],
+    "workspace": [1, 1],
+    "reserve": [2, 2],
+    "memory_unit": "GiB",
+    "recompute": ["choose", "never"],
+    "recompute_ticks": [2, 2],
+    "checkpoint": [1, 1],
+    "offload": ["choose", "choose"],
+    "offload_ticks": [3, 3],
+    "reload_ticks": [2, 4],
+    "offload_rest": [0.5, 0.5],
+    "host_link": [0, 0],
+}
 
 
 def test_infeasible_counts_what_dropping_leaves() -> None:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from zbopt.cli.memory_flags import MemoryFlags
 from zbopt.cli.options import flag_maker, seconds, whole
-from zbopt.cli.step_flags import StepFlags
 from zbopt.schedule import Engine
 
 
@@ -34,7 +34,7 @@ _problem, _search = flag_maker("The problem"), flag_maker("The search")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemFlags(StepFlags):
+class ProblemFlags(MemoryFlags):
     """An instance by its file or by its fields. ``None``: not given."""
 
     instance: Annotated[

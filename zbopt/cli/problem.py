@@ -8,8 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from zbopt.cli.flags import BarrierFlag, ProblemFlags
+from zbopt.cli.memory_flags import MEMORY_TIMES, memory_fields
 from zbopt.cli.placements import BIDIRECTIONAL, Candidate, Cut, candidates, spread, stage_of_flags
 from zbopt.cli.step_flags import SINGLE_TIMES, STEP_TIMES, step_fields
+from zbopt.costs.runtimes import run_by
 from zbopt.costs.times import Times, parse_times
 from zbopt.instance import Instance, first_error, read_instance
 from zbopt.report.words import runs_text
@@ -24,8 +26,12 @@ _TIME_FLAGS = {
     "comm": "comm_ticks",
     "optimizer": "optimizer_ticks",
     **STEP_TIMES,
+    **MEMORY_TIMES,
 }
-_BESIDE_FILE = ("mem_limit", "objective", "barrier", "optimizer", "communication", "transfer_occupies", "iterations")
+_BESIDE_FILE = (
+    *("mem_limit", "objective", "barrier", "optimizer", "communication", "transfer_occupies", "iterations"),
+    *("recompute", "offload", "runtime"),
+)
 """Flags that may stand beside an instance file: what is asked of a pipeline, as against what it is."""
 
 _SINGLE = ("comm", *SINGLE_TIMES)
@@ -64,7 +70,7 @@ def problem_of(flags: ProblemFlags) -> Problem:
     if flags.weight_share is not None:
         fields["weight_share"] = _list(flags.weight_share)
     fields |= _asked(flags)
-    return Problem(_instance(fields))
+    return _as_run(flags, Problem(_instance(fields)))
 
 
 def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
@@ -88,7 +94,8 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
         if flags.weight_share is not None:
             shares = tuple(part.strip() for part in flags.weight_share.split(","))
             fields["weight_share"] = _spread(spread(shares, candidate, "weight_share"))
-        problems[candidate.name] = Problem(_instance(fields | _asked(flags)), (_cut_note(candidate, cut),))
+        problem = Problem(_instance(fields | _asked(flags)), (_cut_note(candidate, cut),))
+        problems[candidate.name] = _as_run(flags, problem)
     return problems
 
 
@@ -125,7 +132,7 @@ def _asked(flags: ProblemFlags) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if flags.mem_limit is not None:
         fields["memory_cap"] = _list(flags.mem_limit)
-    fields |= step_fields(flags)
+    fields |= step_fields(flags) | memory_fields(flags)
     for flag in ("objective", "barrier"):
         value = getattr(flags, flag)
         if value is not None:
@@ -177,9 +184,21 @@ def _from_file(flags: ProblemFlags) -> Problem:
     if flags.barrier is BarrierFlag.NONE:
         changes.setdefault("optimizer_ticks", None)
     if not changes:
-        return Problem(old)
+        return _as_run(flags, Problem(old))
     new = _instance(old.model_dump(exclude_none=True) | changes)
-    return Problem(new, tuple(_notes(old, new)))
+    return _as_run(flags, Problem(new, tuple(_notes(old, new))))
+
+
+def _as_run(flags: ProblemFlags, problem: Problem) -> Problem:
+    """The problem as ``--runtime`` runs it, with a note on what that sets."""
+    if flags.runtime is None:
+        return problem
+    new = run_by(problem.instance, flags.runtime)
+    changed = [name for name in Instance.model_fields if getattr(new, name) != getattr(problem.instance, name)]
+    note = (
+        f"the runtime {flags.runtime.value} sets {', '.join(changed)}" if changed else "the runtime sets nothing else"
+    )
+    return Problem(new, (*problem.notes, note))
 
 
 def _in_ticks_of(instance: Instance, text: str) -> Times:
@@ -201,6 +220,8 @@ def _notes(old: Instance, new: Instance) -> list[str]:
         "communication",
         "transfer_occupies",
         "iterations",
+        "recompute",
+        "offload",
     )
     for field in asked:
         before, after = getattr(old, field), getattr(new, field)

@@ -76,8 +76,8 @@ def require_kept(schedule: Schedule, reader: str) -> None:
     found = next((e for e in schedule.events if e.kind in (Kind.R, Kind.OUT, Kind.IN)), None)
     if found is not None:
         raise ValueError(
-            f"{found.id}: {reader} has no {found.kind.value}; a runtime that recomputes does so inside its backward, so "
-            "take an instance without recompute and offload, with R's time in backward_ticks"
+            f"{found.id}: {reader} has no {found.kind.value}; a runtime that recomputes does so inside its backward, "
+            "so take an instance without recompute and offload, with R's time in backward_ticks"
         )
 
 

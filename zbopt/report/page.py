@@ -7,6 +7,7 @@ from textwrap import wrap
 
 from zbopt.instance import Instance, Objective, Route
 from zbopt.metrics import Figures, figures
+from zbopt.report.memory import memory_rows
 from zbopt.report.words import amount_text, percent, rounding_text, runs_text, table, ticks_text
 from zbopt.result import Bound, Result
 from zbopt.schedule import Status
@@ -61,6 +62,7 @@ def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
         + ("" if len(set(cap)) == 1 else "s in order"),
     )
     yield "activation", f"{runs_text(instance.activation)}, of which {_share_text(instance)}"
+    yield from memory_rows(instance)
     yield from _around(instance)
     yield "objective", _OBJECTIVES[instance.objective]
     barrier = instance.barrier.value.replace("_", "-")
