@@ -111,7 +111,7 @@ class MemoryFlags(StepFlags):
         str | None,
         _dropping(
             "--recompute",
-            "Whether F drops its activation and R computes it again, by virtual stage: never, always, or choose for each "
+            "Whether F drops its activation and R makes it again, by virtual stage: never, always or choose for each "
             "microbatch. Sets recompute.",
             "never",
             "MODE[,...]",
