@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from zbopt.bounds.area import area
 from zbopt.bounds.load import load
 from zbopt.bounds.residency import residency
 from zbopt.bounds.round_trip import round_trip
+from zbopt.bounds.turns import turns
 from zbopt.instance import Instance
 from zbopt.result import Bound
 
@@ -17,6 +19,8 @@ ARGUMENTS: Mapping[str, Callable[[Instance], Bound | None]] = {
     "load": load,
     "round-trip": round_trip,
     "residency": residency,
+    "turns": turns,
+    "area": area,
 }
 
 

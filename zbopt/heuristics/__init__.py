@@ -14,7 +14,9 @@ from zbopt.heuristics.chimera import chimera
 from zbopt.heuristics.dualpipe import dualpipe, dualpipe_v
 from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
+from zbopt.heuristics.interleaved_zb import interleaved_zb
 from zbopt.heuristics.list_schedule import list_schedule
+from zbopt.heuristics.looped_bfs import looped_bfs
 from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
 from zbopt.heuristics.one_f_one_b_v import one_f_one_b_v
 from zbopt.heuristics.v_auto import v_auto
@@ -32,6 +34,8 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "1f1b": one_f_one_b,
         "1f1b-split": one_f_one_b_split,
         "interleaved": interleaved,
+        "looped-bfs": looped_bfs,
+        "interleaved-zb": interleaved_zb,
         "zb-h1": zb_h1,
         "zb-h2": zb_h2,
         "zb-auto": zb_auto,

@@ -10,17 +10,24 @@ from zbopt.instance import Instance, Kind
 from zbopt.schedule import Schedule
 
 
-def interleaved(instance: Instance) -> Schedule:
-    """Groups of p microbatches pass each of a stage's v virtual stages in turn.
+def interleaved(instance: Instance, group: int | None = None) -> Schedule:
+    """Groups of p microbatches, or of ``group``, pass each of a stage's v virtual stages in turn.
 
-    Where p does not divide m, the groups are evenly larger than p. At uniform times without communication it takes
-    (m v + p - 1)(F + BW), times of one virtual stage. Where p divides m, stage s holds 2(p - s - 1) + (v - 1)p + 1
-    activations of a virtual stage.
+    Where that does not divide m, what is left is spread over the groups, the first ones larger; with ``group`` it is a
+    group of its own if it has p microbatches, as in Megatron-LM, which refuses less. At uniform times without
+    communication it takes (m v + p - 1)(F + BW), times of one virtual stage. With groups of g that divide m, stage s
+    holds 2(p - s - 1) + (v - 1)g + 1 activations of a virtual stage, for any m.
+
+    Args:
+        instance: The problem.
+        group: Megatron-LM's microbatch group size per virtual pipeline stage; ``None``: p, evenly larger.
 
     Raises:
-        NotApplicableError: The placement is not round robin with two or more virtual stages a stage.
+        NotApplicableError: The placement is not round robin with two or more virtual stages a stage, or ``group`` is
+            not p to m.
         CannotFitError: A stage's cap is below the activations that its warm-up holds.
     """
+<<<<<<< HEAD
     p, m = instance.stages, instance.microbatches
     v = instance.virtual_stages // p
     require_one_route("interleaved", instance)
@@ -32,31 +39,79 @@ def interleaved(instance: Instance) -> Schedule:
     groups = _groups(p, m)
     forwards = _passes(groups, range(v))
     backwards = _passes(groups, range(v - 1, -1, -1))
+=======
+    require_round_robin("interleaved", instance)
+    forwards, backwards = passes(instance, _groups(instance, group))
+>>>>>>> 3eed0f2 (Interleaved group sizes, looped BFS, interleaved zero bubble; bounds for stages of several virtual stages)
     orders: list[list[Step]] = []
-    for stage in range(p):
-        warmup = min(m * v, 2 * (p - stage - 1) + (v - 1) * len(groups[0]))
+    for stage in range(instance.stages):
         order: list[Step] = []
-        for position in range(m * v + warmup):
-            if position < m * v:
+        first = warmup(instance, stage, forwards)
+        for position in range(len(forwards) + first):
+            if position < len(forwards):
                 slot, microbatch = forwards[position]
-                order.append((Kind.F, slot * p + stage, microbatch))
-            if position >= warmup:
-                slot, microbatch = backwards[position - warmup]
-                order += backward_steps(instance, slot * p + stage, microbatch)
+                order.append((Kind.F, slot * instance.stages + stage, microbatch))
+            if position >= first:
+                slot, microbatch = backwards[position - first]
+                order += backward_steps(instance, slot * instance.stages + stage, microbatch)
         orders.append(order)
     return schedule_in_order("interleaved", instance, orders, gradient_after_weight=True)
 
 
-def _groups(p: int, m: int) -> list[range]:
+def require_round_robin(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where the placement is not round robin with several virtual stages a stage."""
+    p, v = instance.stages, instance.virtual_stages // instance.stages
+    if v < 2 or instance.stage_of != tuple(range(p)) * v:
+        raise NotApplicableError(
+            f"{name}: the placement is not round robin with two or more virtual stages a stage; "
+            "give placement interleaved with virtual >= 2, or take 1f1b or list"
+        )
+
+
+Pass = list[tuple[int, int]]
+"""(slot, microbatch): a stage's virtual stages, each in its turn for each group."""
+
+
+def passes(instance: Instance, groups: Sequence[range]) -> tuple[Pass, Pass]:
+    """A stage's forwards, and its backwards, in order."""
+    slots = range(instance.virtual_stages // instance.stages)
+    return _passes(groups, slots), _passes(groups, slots[::-1])
+
+
+def warmup(instance: Instance, stage: int, forwards: Pass) -> int:
+    """Forwards of ``stage`` before its first backward: those of the first group but for the last slot, and a ramp."""
+    last_slot = instance.virtual_stages // instance.stages - 1
+    before = next(position for position, (slot, _) in enumerate(forwards) if slot == last_slot)
+    return min(len(forwards), 2 * (instance.stages - stage - 1) + before)
+
+
+def even_groups(p: int, m: int) -> list[range]:
     """Groups of p microbatches or more, the larger first; all in one where there are fewer than p.
 
     A group of fewer than p would make the order wait for itself.
     """
     count = max(1, m // p)
-    ends = [sum(m // count + (later < m % count) for later in range(group + 1)) for group in range(count)]
-    return [range(first, end) for first, end in pairwise([0, *ends])]
+    return _ranges([m // count + (group < m % count) for group in range(count)])
 
 
-def _passes(groups: Sequence[range], slots: range) -> list[tuple[int, int]]:
-    """(slot, microbatch) in the order of a stage's forwards, or of its backwards where ``slots`` run down."""
+def _groups(instance: Instance, group: int | None) -> list[range]:
+    p, m = instance.stages, instance.microbatches
+    if group is None:
+        return even_groups(p, m)
+    if not min(p, m) <= group <= m:
+        raise NotApplicableError(
+            f"interleaved: groups of {group} microbatches; give {p} to {m}: a smaller group waits for itself"
+        )
+    count, rest = divmod(m, group)
+    if rest >= p:
+        return _ranges([group] * count + [rest])
+    return _ranges([group + rest // count + (one < rest % count) for one in range(count)])
+
+
+def _ranges(sizes: Sequence[int]) -> list[range]:
+    ends = [sum(sizes[:group]) for group in range(len(sizes) + 1)]
+    return [range(first, end) for first, end in pairwise(ends)]
+
+
+def _passes(groups: Sequence[range], slots: range) -> Pass:
     return [(slot, microbatch) for group in groups for slot in slots for microbatch in group]

@@ -1,0 +1,40 @@
+"""Area: each microbatch holds memory for the length of its round trip, and a stage has only so much for so long.
+
+models/bounds.md, "area". It holds for any placement: what a stage's virtual stages hold is added up.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+
+from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, over_stages
+from zbopt.instance import Instance, Objective
+from zbopt.memory import least_left, static_memory
+from zbopt.result import Bound
+
+
+def area(instance: Instance) -> Bound | None:
+    """The largest over the stages; ``None`` without a memory cap."""
+    value = None if instance.memory_cap is None else over_stages(instance, _of_stage)
+    return None if value is None else Bound(value, "bound:area")
+
+
+def _of_stage(slices: Slices, stage: int) -> int | None:
+    instance = slices.instance
+    assert instance.memory_cap is not None, "asked only where memory limits"
+    room = instance.memory_cap[stage] - static_memory(instance, stage)
+    if room <= 0:
+        return None
+    held = instance.virtual_stages_of(stage)
+    needed = instance.microbatches * sum((_of_virtual_stage(slices, v) for v in held), Fraction(0))
+    head = slices.heads[held[0]] if instance.objective is Objective.MAKESPAN else 0
+    return head + ceil(needed / room) + optimizer_tail(instance, stage)
+
+
+def _of_virtual_stage(slices: Slices, v: int) -> Fraction:
+    """Least memory times time of one microbatch on ``v``: until its gradient op ends, and until its W where split."""
+    instance = slices.instance
+    until_gradient = least_left(instance, v) * (slices.round_trips[v] + slices.gradient(v))
+    may_fuse = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[v] is not None
+    return until_gradient + (0 if may_fuse else held_for_weight(instance, v) * slices.weight(v))

@@ -1,0 +1,75 @@
+"""Interleaved zero bubble: interleaved 1F1B whose backward is split, so that W fills what is left of the bubble.
+
+Named in Zero Bubble Pipeline Parallelism (Qi et al. 2024, arXiv 2401.10241) and as a schedule of PyTorch's pipeline
+runtime. The order is interleaved 1F1B's; W then goes where it delays nothing, by packing from both ends.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from zbopt.graph import Key, expand
+from zbopt.heuristics.build import (
+    Step,
+    input_gradient_steps,
+    require_kept_activations,
+    require_only_ops,
+    require_split,
+    schedule_in_order,
+)
+from zbopt.heuristics.interleaved import Pass, even_groups, passes, require_round_robin, warmup
+from zbopt.heuristics.pack import packed_order
+from zbopt.instance import Instance, Kind
+from zbopt.memory import static_memory, whole_memory
+from zbopt.schedule import Schedule
+
+_ROUNDS = 4
+
+
+def interleaved_zb(instance: Instance) -> Schedule:
+    """No stage holds more than stage 0 of interleaved 1F1B, 2(p - 1) + (v - 1)p + 1 activations where p divides m.
+
+    At unit times without communication, p dividing m, it takes 3mv + p - 1 ticks: the load and the way down. Its
+    largest stage span is 3mv: no bubble.
+
+    Raises:
+        NotApplicableError: The placement is not round robin with two or more virtual stages a stage, the backward is
+            never split, or more than the ops of one step has to be placed.
+        CannotFitError: A stage's cap is below the activations that the schedule holds.
+    """
+    require_round_robin("interleaved-zb", instance)
+    require_split("interleaved-zb", instance)
+    require_only_ops("interleaved-zb", instance)
+    require_kept_activations("interleaved-zb", instance)
+    forwards, backwards = passes(instance, even_groups(instance.stages, instance.microbatches))
+    held = min(len(forwards), warmup(instance, 0, forwards) + 1)
+    limited = instance.model_copy(
+        update={"memory_cap": tuple(_room(instance, s, held) for s in range(instance.stages))}
+    )
+    graph = expand(limited)
+    orders = [_order(instance, stage, forwards, backwards) for stage in range(instance.stages)]
+    rows = [[graph.index[Key(*step)] for step in order] for order in orders]
+    packing, starts = packed_order(graph, rows, _ROUNDS)
+    return schedule_in_order("interleaved-zb", instance, packing.steps(starts))
+
+
+def _room(instance: Instance, stage: int, held: int) -> Fraction:
+    """Memory of ``held`` forwards, the largest virtual stages first."""
+    sizes = sorted((whole_memory(instance, v) for v in instance.virtual_stages_of(stage)), reverse=True)
+    each, rest = divmod(held, len(sizes))
+    return static_memory(instance, stage) + each * sum(sizes, Fraction(0)) + sum(sizes[:rest], Fraction(0))
+
+
+def _order(instance: Instance, stage: int, forwards: Pass, backwards: Pass) -> list[Step]:
+    """Interleaved 1F1B, each backward as B and W."""
+    order: list[Step] = []
+    first = warmup(instance, stage, forwards)
+    for position in range(len(forwards) + first):
+        if position < len(forwards):
+            slot, microbatch = forwards[position]
+            order.append((Kind.F, slot * instance.stages + stage, microbatch))
+        if position >= first:
+            slot, microbatch = backwards[position - first]
+            v = slot * instance.stages + stage
+            order += [*input_gradient_steps(instance, v, microbatch), (Kind.W, v, microbatch)]
+    return order

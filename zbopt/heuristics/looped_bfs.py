@@ -1,0 +1,29 @@
+"""Looped breadth-first (Lamy-Poirier 2022, arXiv 2211.05953): GPipe on each of a stage's virtual stages in turn."""
+
+from __future__ import annotations
+
+from zbopt.heuristics.build import Step, backward_steps, schedule_in_order
+from zbopt.heuristics.interleaved import passes, require_round_robin
+from zbopt.instance import Instance, Kind
+from zbopt.schedule import Schedule
+
+
+def looped_bfs(instance: Instance) -> Schedule:
+    """All microbatches pass a virtual stage before the stage's next one has its turn, forward and then back.
+
+    It is interleaved 1F1B with all microbatches in one group. At uniform times without communication and for m >= p it
+    takes (m v + p - 1)(F + BW), times of one virtual stage, and holds m microbatches on every stage.
+
+    Raises:
+        NotApplicableError: The placement is not round robin with two or more virtual stages a stage.
+        CannotFitError: A stage's cap is below all its activations of all microbatches.
+    """
+    require_round_robin("looped-bfs", instance)
+    forwards, backwards = passes(instance, [range(instance.microbatches)])
+    orders: list[list[Step]] = []
+    for stage in range(instance.stages):
+        order: list[Step] = [(Kind.F, slot * instance.stages + stage, microbatch) for slot, microbatch in forwards]
+        for slot, microbatch in backwards:
+            order += backward_steps(instance, slot * instance.stages + stage, microbatch)
+        orders.append(order)
+    return schedule_in_order("looped-bfs", instance, orders, gradient_after_weight=True)
