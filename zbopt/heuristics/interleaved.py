@@ -27,22 +27,8 @@ def interleaved(instance: Instance, group: int | None = None) -> Schedule:
             not p to m.
         CannotFitError: A stage's cap is below the activations that its warm-up holds.
     """
-<<<<<<< HEAD
-    p, m = instance.stages, instance.microbatches
-    v = instance.virtual_stages // p
-    require_one_route("interleaved", instance)
-    if v < 2 or instance.stage_of != tuple(range(p)) * v:
-        raise NotApplicableError(
-            "interleaved: the placement is not round robin with two or more virtual stages a stage; "
-            "give placement interleaved with virtual >= 2, or take 1f1b or list"
-        )
-    groups = _groups(p, m)
-    forwards = _passes(groups, range(v))
-    backwards = _passes(groups, range(v - 1, -1, -1))
-=======
     require_round_robin("interleaved", instance)
     forwards, backwards = passes(instance, _groups(instance, group))
->>>>>>> 3eed0f2 (Interleaved group sizes, looped BFS, interleaved zero bubble; bounds for stages of several virtual stages)
     orders: list[list[Step]] = []
     for stage in range(instance.stages):
         order: list[Step] = []
@@ -60,6 +46,7 @@ def interleaved(instance: Instance, group: int | None = None) -> Schedule:
 
 def require_round_robin(name: str, instance: Instance) -> None:
     """Raise ``NotApplicableError`` where the placement is not round robin with several virtual stages a stage."""
+    require_one_route(name, instance)
     p, v = instance.stages, instance.virtual_stages // instance.stages
     if v < 2 or instance.stage_of != tuple(range(p)) * v:
         raise NotApplicableError(
