@@ -17,7 +17,7 @@ BLOCKS, BLOCK = 20, 25
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bounds_on_v_placement(block: int) -> None:
-    """2 or 3 stages, uneven times, communication, shares, short memory; the optimum is CP-SAT's."""
+    """2 stages, uneven times, communication, shares, short memory; the optimum is CP-SAT's."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         instance = _instance(Random(seed))
         found = {name: argument(instance) for name, argument in ARGUMENTS.items()}
@@ -43,10 +43,10 @@ def test_turns_and_area_at_unit_times() -> None:
 
 
 def _instance(random: Random) -> Instance:
-    stages = random.choice((2, 2, 3))
-    objective = random.choice(("makespan", "max_stage_span"))
+    stages = 2
+    objective = random.choice(("makespan", "makespan", "max_stage_span"))
     # Three microbatches under the span are seconds each to prove.
-    microbatches = random.choice((2, 3)) if stages == 2 and objective == "makespan" else 2
+    microbatches = 3 if objective == "makespan" and random.random() < 0.2 else 2
     times = {name: [random.randint(1, 4) for _ in range(2 * stages)] for name in ("forward", "backward", "weight")}
     fields: dict[str, object] = {f"{name}_ticks": ticks for name, ticks in times.items()}
     if random.random() < 0.3:

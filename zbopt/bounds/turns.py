@@ -17,7 +17,7 @@ from zbopt.result import Bound
 
 def turns(instance: Instance) -> Bound | None:
     """The largest over the stages that hold several virtual stages; ``None`` if none does."""
-    value = over_stages(instance, _of_stage)
+    value = over_stages(instance, _of_stage) if instance.alike and instance.routes is None else None
     return None if value is None else Bound(value, "bound:turns")
 
 
@@ -28,13 +28,13 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
         return None
     m, own = instance.microbatches, slices.forward(first) + slices.again(first)
     count = slots(instance, first)
-    rest = slices.work(stage) - own - slices.backward_work(first)
+    rest = slices.work(stage) // m - own - slices.backward_work(first)
     begun = m if count is None else count
     way = slices.heads[others[0]] - slices.heads[first]
     before = max(0, way - begun * own, slices.round_trips[first] - begun * (own + rest))
     after = 0 if count is None else max(0, _way_back(slices, first, others[0]) - int(_most_work(slices, stage)))
     head = slices.heads[first] if instance.objective is Objective.MAKESPAN else 0
-    return head + m * slices.work(stage) + before + after + optimizer_tail(instance, stage)
+    return head + slices.work(stage) + before + after + optimizer_tail(instance, stage)
 
 
 def _way_back(slices: Slices, first: int, other: int) -> int:
