@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from random import Random
 
@@ -17,6 +18,7 @@ from zbopt.cpsat.formulation import Formulation
 from zbopt.cpsat.horizon import one_by_one
 from zbopt.cpsat.search import objective_value, tightened
 from zbopt.graph import expand
+from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance
 from zbopt.metrics import figures
 from zbopt.schedule import Provenance
@@ -116,3 +118,17 @@ def test_order_of_microbatches_loses_nothing(seed: int) -> None:
     """[D1, D5] The optimum is the same without the rules that remove schedules."""
     instance = timed_instance(Random(f"order {seed}"), most_ops=4)
     assert proved_optimum(instance) == proved_optimum(instance, FREE)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_heuristic_is_valid_or_says_why_not(seed: int) -> None:
+    """Each runs its order at times that links, reductions, inputs and iterations allow, or raises."""
+    instance = timed_instance(Random(f"heuristics {seed}"), most_ops=12)
+    given = set()
+    for name, heuristic in HEURISTICS.items():
+        with contextlib.suppress(CannotFitError, NotApplicableError):
+            schedule = heuristic(instance)
+            assert validate(instance, schedule).violations == (), name
+            assert figures(schedule).value(instance.objective) == schedule.provenance.value, name
+            given.add(name)
+    assert "list" in given

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import zbopt
+from zbopt.bounds import lower_bound
 from zbopt.graph import Key, TaskGraph, Use, expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance, Kind, placement_of
@@ -134,3 +135,57 @@ def _interleaved(v: int, bandwidth: Fraction) -> int:
     verdict = validate(instance, schedule)
     assert verdict.valid
     return verdict.makespan
+
+
+def _everything(stages: int, microbatches: int, cap: int) -> Instance:
+    """Every field around time, recomputation by choice and memory by tensor, on nodes of half the stages."""
+    return Instance.model_validate(
+        {
+            "stages": stages,
+            "microbatches": microbatches,
+            "forward_ticks": 10,
+            "backward_ticks": 11,
+            "weight_ticks": 8,
+            "loss_ticks": 2,
+            "comm_ticks": 1,
+            "boundary": "1/8",
+            "bandwidth": "1/16",
+            "communication": "link",
+            "stages_per_node": stages // 2,
+            "node_bandwidth": "1/4",
+            "transfer_occupies": "port",
+            "collectives": [{"kind": "F", "start": 4, "ticks": 2}, {"kind": "B", "start": 4, "ticks": 2}],
+            "reduction_ticks": 9,
+            "reduction_occupies": "port",
+            "barrier": "global",
+            "barrier_ticks": 3,
+            "optimizer_ticks": 4,
+            "input_ready_ticks": [3 * j for j in range(microbatches)],
+            "memory_cap": cap,
+            "weight_share": "1/2",
+            "gradient_state": "1/8",
+            "recompute": "choose",
+            "recompute_ticks": 10,
+            "checkpoint": "1/8",
+        }
+    )
+
+
+def test_everything_at_once_is_proved() -> None:
+    """Issue 4: 4 stages and 8 microbatches. Load of the last stage: 3 F and transfers before it, 8 (F + B + W) with the
+    loss, then G, the barrier and O.
+    """
+    result = zbopt.solve(_everything(4, 8, 7), time_limit_s=300, workers=2)
+    assert result.schedule is not None
+    assert validate(result.instance, result.schedule).valid
+    head = 3 * 10 + 2 + 3 + 2
+    assert (result.status.value, result.value) == ("optimal", head + 8 * (10 + 2 + 11 + 8) + 9 + 3 + 4)
+
+
+def test_everything_at_once_in_a_larger_step() -> None:
+    """Issue 4: 8 stages and 24 microbatches end within 3 % of the bound, by the heuristics and closed bounds alone."""
+    instance = _everything(8, 24, 12)
+    schedule = HEURISTICS["list"](instance)
+    verdict = validate(instance, schedule)
+    assert verdict.valid
+    assert verdict.makespan <= lower_bound(instance).value / 0.97

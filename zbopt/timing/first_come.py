@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -28,7 +29,7 @@ class _FirstCome:
         self.after: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.arrival = {i: graph.tasks[i].release_ticks for i in self.tasks}
         self.uses: dict[int, list[tuple[int, Use]]] = defaultdict(list)
-        self.free_from = [0] * len(graph.links)
+        self.busy: list[list[tuple[int, int]]] = [[] for _ in graph.links]
         for place, link in enumerate(graph.links):
             for use in link.uses:
                 self.uses[use.task].append((place, use))
@@ -71,7 +72,8 @@ class _FirstCome:
             starts[node] = start
             end = start + (self.graph.tasks[node].duration_ticks if node >= 0 else 0)
             for place, use in self.uses.get(node, ()):
-                self.free_from[place] = start + use.offset_ticks + use.ticks
+                first = start + use.offset_ticks
+                insort(self.busy[place], (first, first + use.ticks))
             for after, lag in self.after[node]:
                 self.arrival[after] = max(self.arrival[after], end + lag)
                 self.waits[after] -= 1
@@ -83,5 +85,21 @@ class _FirstCome:
         return {node: start for node, start in starts.items() if node >= 0}
 
     def _start(self, node: int) -> int:
-        free = (self.free_from[place] - use.offset_ticks for place, use in self.uses.get(node, ()))
-        return max([self.arrival[node], *free])
+        """The earliest start at which everything that a node uses is free: in a gap, or at the end."""
+        start = self.arrival[node]
+        uses = self.uses.get(node, ())
+        while (later := max([start, *(self._free(place, use, start) for place, use in uses)])) > start:
+            start = later
+        return start
+
+    def _free(self, place: int, use: Use, start: int) -> int:
+        """The earliest start from ``start`` on at which one use does not meet what has its link already."""
+        row = self.busy[place]
+        first = start + use.offset_ticks
+        n = max(0, bisect_right(row, (first, first)) - 1)
+        while n < len(row) and row[n][0] < first + max(use.ticks, 1):
+            begin, end = row[n]
+            if first < end and begin < first + use.ticks:
+                first = end
+            n += 1
+        return first - use.offset_ticks
