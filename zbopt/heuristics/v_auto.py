@@ -28,8 +28,8 @@ _MOST_BLOCKS = 64
 def v_auto(instance: Instance) -> Schedule:
     """The best of the blocks that fit the cap, and of the list schedule, each packed from both ends.
 
-    At unit times with k activations of a virtual stage under the cap, p <= k < 2p, the largest stage span is
-    6m + 6p - 1 - 3k ticks (models/bounds.md, section 10).
+    At unit times with an even k activations of a virtual stage under the cap, 2((p + 4) // 3) <= k < 2p, its largest
+    stage span is 6m + 6p - 1 - 3k ticks at m = 2p for p = 4, 5, 6 (tests; models/bounds.md, section 10).
 
     Raises:
         NotApplicableError: The placement is not v, or activations are dropped.
@@ -86,7 +86,7 @@ _FIRST = [
     Block((0.5, 0.5, 1.0, 0.0), period=1.25),
     Block((1.0, 0.0, 3.0, 0.0)),
 ]
-"""V-Min's, V-Half's and ZB-V's, and those that between them stood nearest to the best of 432 on 21 instances."""
+"""V-Min's, V-Half's and ZB-V's, and a choice of those that were best of 432 on one or more of 21 instances."""
 
 
 def _neighbours(block: Block) -> Iterator[Block]:
