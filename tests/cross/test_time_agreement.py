@@ -132,3 +132,22 @@ def test_every_heuristic_is_valid_or_says_why_not(seed: int) -> None:
             assert figures(schedule).value(instance.objective) == schedule.provenance.value, name
             given.add(name)
     assert "list" in given
+
+
+def test_bug_blocking_load_counted_transfers_and_reduction_one_after_the_other() -> None:
+    """The load bound said 20. Stage 1: arrival at 3, F with loss 6, BW 4, then G 3 and O 2 beside its SEND of 2: 18."""
+    instance = Instance.model_validate(
+        {
+            "stages": 2,
+            "microbatches": 1,
+            "forward_ticks": [1, 3],
+            "fused_backward_ticks": [1, 4],
+            "comm_ticks": 2,
+            "communication": "blocking",
+            "loss_ticks": 3,
+            "reduction_ticks": [1, 3],
+            "barrier": "post_validation",
+            "optimizer_ticks": [0, 2],
+        }
+    )
+    assert (ARGUMENTS["load"](instance).value, proved_optimum(instance)) == (18, 18)

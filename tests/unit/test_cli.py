@@ -63,6 +63,40 @@ def test_solve_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert fields["instance"]["schema"] == "zbopt.instance/1"  # type: ignore[index]
 
 
+def test_flags_around_the_step_set_the_fields_of_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each flag ends in its field, as the written file shows; the page says what they ask for."""
+    path = tmp_path / "schedule.json"
+    flags = "--stages 2 --micro 2 --communication link --transfer-occupies port --boundary 1/2 --bandwidth 1/4"
+    flags += " --stages-per-node 2 --node-comm 1 --node-bandwidth 1 --reduction 2,3 --reduction-occupies port --loss 1"
+    flags += " --barrier global --barrier-time 4 --iterations 2 --objective period --input-ready 0,1,5,6"
+    shown = page(["solve", *flags.split(), "--time-limit", "5", "--workers", "1", "-o", str(path)], capsys)
+    fields = read_schedule(path).instance.model_dump(mode="json", exclude_defaults=True)
+    wanted = {
+        "communication": "link",
+        "transfer_occupies": "port",
+        "boundary": [0.5, 0.5],
+        "bandwidth": 0.25,
+        "stages_per_node": 2,
+        "node_comm_ticks": 1,
+        "node_bandwidth": 1,
+        "reduction_ticks": [2, 3],
+        "reduction_occupies": "port",
+        "loss_ticks": 1,
+        "barrier": "global",
+        "barrier_ticks": 4,
+        "iterations": 2,
+        "objective": "period",
+        "input_ready_ticks": [0, 1, 5, 6],
+    }
+    assert {name: fields[name] for name in wanted} == wanted
+    text = " ".join(str(shown).split())
+    assert "transfers link, one at a time on a port" in text
+    assert "iterations 2" in text
+    assert "objective period" in text
+
+
 def test_flags_set_the_fields_of_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each flag ends in its field, as the written file shows; 10 us is the finest decimal of these times."""
     path = tmp_path / "schedule.json"

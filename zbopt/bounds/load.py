@@ -17,12 +17,19 @@ def load(instance: Instance) -> Bound:
 
 def _of_stage(slices: Slices, stage: int) -> int:
     instance = slices.instance
-    work = slices.work(stage) - slices.overlap(stage) + optimizer_tail(instance, stage)
+    work, held = slices.work(stage) - slices.overlap(stage), instance.virtual_stages_of(stage)
     if instance.objective is not Objective.MAKESPAN:
-        return work
-    blocking = instance.communication is Communication.BLOCKING
-    heads = (slices.heads[v] - (_lag_in(instance, v) if blocking else 0) for v in instance.virtual_stages_of(stage))
-    return min(heads) + work + (_blocked(instance, stage) if blocking else 0)
+        return work + optimizer_tail(instance, stage)
+    loaded = min(slices.heads[v] for v in held) + work + optimizer_tail(instance, stage)
+    if instance.communication is not Communication.BLOCKING:
+        return loaded
+    first = min(slices.heads[v] - _lag_in(instance, v) for v in held)
+    return max(loaded, first + work + _blocked(instance, stage) + _step(instance, stage))
+
+
+def _step(instance: Instance, stage: int) -> int:
+    """Time of O; a transfer may go on while gradients are reduced and stages joined, but not during O."""
+    return 0 if instance.optimizer_ticks is None else instance.optimizer_ticks[stage]
 
 
 def _lag_in(instance: Instance, virtual_stage: int) -> int:
