@@ -3,7 +3,7 @@
     python bench/uneven.py [--objective makespan] [--time-limit 20] [--instances 100] [--first 0] > FILE.csv
 
 Instance k is made from seed k: p of 4 to 8 stages; F, B and W of each stage take 50 to 100 ticks, each drawn by itself;
-p microbatches; a cap of 3p/4 activations, held until W. The last line on stderr sums up.
+2p microbatches; a cap of 3p/4 activations, held until W. The last line on stderr sums up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def uneven(seed: int, objective: str) -> Instance:
     p = random.randint(4, 8)
     fields = ("forward_ticks", "backward_ticks", "weight_ticks")
     times = {name: [random.randint(50, 100) for _ in range(p)] for name in fields}
-    sizes = {"stages": p, "microbatches": p, "memory_cap": 3 * p // 4, "objective": objective}
+    sizes = {"stages": p, "microbatches": 2 * p, "memory_cap": 3 * p // 4, "objective": objective}
     return Instance.model_validate(sizes | times | {"name": f"uneven-{seed}"})
 
 

@@ -106,7 +106,7 @@ def test_auto_says_which_is_best_and_by_how_much(tmp_path: Path, capsys: pytest.
 
     Two directions: 48 and one whole F, 2 ticks, before the second stage of each way starts: 50, by load.
     """
-    call = ["--stages", "4", "--micro", "8", "--mem-limit", "4", "--placement", "auto", "--time-limit", "30"]
+    call = ["--stages", "4", "--micro", "8", "--mem-limit", "4", "--placement", "auto", "--time-limit", "240"]
     path = tmp_path / "best.json"
     assert run(["solve", *call, "-o", str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
