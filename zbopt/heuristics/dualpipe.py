@@ -66,7 +66,8 @@ class _Row:
             raise NotApplicableError(
                 f"{name}: {self.count} microbatches a stream; it needs at least {2 * half}, take list"
             )
-        if not instance.may_fuse:
+        fused = instance.fused_backward_ticks
+        if fused is None or None in (fused[near], fused[far]):
             raise NotApplicableError(f"{name}: the backward is never whole; give fused_backward_ticks, or take list")
         self.forwards, self.backwards = [0, 0], [0, 0]
         self.weights: deque[Step] = deque()
