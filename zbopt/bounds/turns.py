@@ -17,7 +17,8 @@ from zbopt.result import Bound
 
 def turns(instance: Instance) -> Bound | None:
     """The largest over the stages that hold several virtual stages; ``None`` if none does."""
-    value = over_stages(instance, _of_stage) if instance.alike and instance.routes is None else None
+    stated = instance.alike and instance.routes is None and instance.overlapped_ticks is None
+    value = over_stages(instance, _of_stage) if stated else None
     return None if value is None else Bound(value, "bound:turns")
 
 
