@@ -16,7 +16,7 @@ from zbopt.result import Bound
 
 def area(instance: Instance) -> Bound | None:
     """The largest over the stages; ``None`` without a memory cap, or for unlike microbatches."""
-    stated = instance.memory_cap is not None and instance.alike and instance.routes is None
+    stated = instance.memory_cap is not None and instance.alike and instance.overlapped_ticks is None
     value = over_stages(instance, _of_stage) if stated else None
     return None if value is None else Bound(value, "bound:area")
 

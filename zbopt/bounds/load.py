@@ -55,7 +55,6 @@ def _after_input(instance: Instance, stage: int) -> int:
     if ready is None or instance.objective is not Objective.MAKESPAN or not instance.alike:
         return 0
     slices = Slices(instance)
-    slices = Slices(instance)
     head, work = min(slices.heads[v] for v in instance.virtual_stages_of(stage)), slices.work(stage)
     each = work // instance.microbatches
     left = max(time + (len(ready) - j) * each for j, time in enumerate(ready))
