@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from zbopt.formats.order import require_kept
 from zbopt.formats.torch_csv import COMPUTE, Action, Op, Rows
 from zbopt.instance import Instance
 from zbopt.replay.lowering import lower
@@ -53,7 +54,7 @@ def refuse(schedule: Schedule, *, single_process: bool) -> Rows:
 
 
 def check_schedule(schedule: Schedule) -> list[Refusal]:
-    """Reasons in the schedule itself: what the validator finds, more than one iteration, or several routes."""
+    """Reasons in the schedule itself: what the validator finds, and what a table of actions has no word for."""
     late = next((e for e in schedule.events if e.iteration), None)
     if late is not None:
         return [Refusal("several_iterations", f"{late.id}: replay runs files of one iteration; cut the file")]
@@ -61,6 +62,10 @@ def check_schedule(schedule: Schedule) -> list[Refusal]:
         return [Refusal("several_routes", "routes: PyTorch's runtime has one route for all microbatches; take another")]
     if schedule.instance.overlapped_ticks is not None:
         return [Refusal("overlapped", "overlapped_ticks: PyTorch runs F and BW one after the other; leave it out")]
+    try:
+        require_kept(schedule, "PyTorch's table")
+    except ValueError as error:
+        return [Refusal("dropped_activation", str(error))]
     return [Refusal(v.code.value, v.message) for v in validate(schedule.instance, schedule).violations]
 
 
