@@ -197,3 +197,17 @@ def test_every_format_is_named_in_the_help(capsys: pytest.CaptureFixture[str]) -
         page = said([verb, "--help"], capsys)
         assert all(form.value in page for form in Format)
         assert "Example:" in page
+
+
+@pytest.mark.parametrize("to", ["torch-csv", "jaxpp", "sail-zb"])
+def test_bug_export_of_dropped_activations(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PyTorch's table ended in a fault of ours where the schedule recomputes; all tables refuse it by name."""
+    instance = Instance.model_validate(
+        {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}
+        | {"recompute": "always", "recompute_ticks": 1, "checkpoint": 0}
+    )
+    path = tmp_path / "schedule.json"
+    write_schedule(HEURISTICS["list"](instance), path)
+    text = said(["export", str(path), "--to", to], capsys, 2)
+    assert "/R: " in text
+    assert "take an instance without recompute and offload" in text

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from random import Random
+from time import sleep
 
 import pytest
 from brute_force import optimum
 from exact import any_instance, least, proved_optimum, solver
+from ortools.sat.python import cp_model
 
 from zbopt.bounds import ARGUMENTS, lower_bound
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.formulation import Formulation
-from zbopt.cpsat.question import Answer, ask
-from zbopt.cpsat.search import Search, objective_value, stage_sets, tightened
+from zbopt.cpsat.question import Answer, Question, Reply, ask
+from zbopt.cpsat.search import Call, Search, Topic, objective_value, stage_sets, tightened
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance, Kind
@@ -213,3 +215,36 @@ def test_bug_bound_of_a_cap_below_one_activation() -> None:
     """The round trip looked for the most work that is live beside an F where not even the F fits, and raised."""
     instance = Instance.uniform(stages=2, microbatches=2, memory_cap="1/2")
     assert lower_bound(instance).value >= 2 * 3 + 1
+
+
+def test_bug_two_calls_end_at_once() -> None:
+    """The first closed the gap, and hearing the second divided by it."""
+    told = Told(Instance.uniform(stages=2, microbatches=2))
+    question = Question("schedule", lambda horizon: pytest.fail("asked"), None, "cp-sat", pending=[5])
+    topic = Topic([question], 1.0)
+    told.search.bound = Bound(told.search.value, "cp-sat")
+    told.search.hear(Call(topic, question, 5, cp_model.CpSolver()), Reply(Answer.OPEN, None, 0, 0.5))
+    assert (question.pending, question.left_open, topic.wasted_s) == ([], [], 0.5)
+
+
+def test_bug_fault_of_one_call_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault on one thread was heard only after the slices of the others; and a call stopped early ran in full."""
+    told = Told(Instance.uniform(stages=2, microbatches=2))
+    told.search.budget = Budget(600, workers=2, seed=0)
+    stopped: list[bool] = []
+
+    def faulty(horizon: int) -> Formulation:
+        raise ZeroDivisionError
+
+    def slow(horizon: int) -> Formulation:
+        while not (mine := [call for call in list(told.search.calls.values()) if call.question is waiting]):
+            sleep(0.01)  # this thread runs before the search has noted its call
+        stopped.append(mine[0].stopped.wait(60))
+        return Formulation(whole(told.graph), horizon, minimise=False)
+
+    waiting = Question("slow", slow, None, "cp-sat")
+    topics = [Topic([waiting], 60), Topic([Question("faulty", faulty, None, "cp-sat")], 60)]
+    monkeypatch.setattr(told.search, "topics", lambda: topics)
+    with pytest.raises(ZeroDivisionError):
+        told.search.run()
+    assert stopped == [True]

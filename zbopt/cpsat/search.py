@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import pairwise
+from threading import Event
 
 from ortools.sat.python import cp_model
 
@@ -81,6 +82,12 @@ class Call:
     question: Question
     horizon: int
     solver: cp_model.CpSolver
+    stopped: Event = field(default_factory=Event)
+
+    def stop(self) -> None:
+        """End the call; one whose model is still being built does not begin to solve it."""
+        self.stopped.set()
+        self.solver.stop_search()
 
 
 @dataclass
@@ -104,16 +111,18 @@ class Search:
         """Search until value and bound meet or the budget ends."""
         topics = self.topics()
         with ThreadPoolExecutor(self.budget.workers) as threads:
-            while not self.over():
-                while len(self.calls) < self.budget.workers and self.start_call(topics, threads):
-                    pass
-                if not self.calls:
-                    return
-                for future in wait(self.calls, return_when=FIRST_COMPLETED).done:
-                    self.hear(self.calls.pop(future), future.result())
-                self.stop_moot_calls()
-            for call in self.calls.values():
-                call.solver.stop_search()
+            try:
+                while not self.over():
+                    while len(self.calls) < self.budget.workers and self.start_call(topics, threads):
+                        pass
+                    if not self.calls:
+                        return
+                    for future in wait(self.calls, return_when=FIRST_COMPLETED).done:
+                        self.hear(self.calls.pop(future), future.result())
+                    self.stop_moot_calls()
+            finally:
+                for call in self.calls.values():
+                    call.stop()
 
     def over(self) -> bool:
         """Whether nothing is left to do, or no time to do it."""
@@ -192,7 +201,10 @@ class Search:
 
     def ask(self, call: Call, way: int) -> Reply:
         """Runs on a thread of its own; the search's state is none of its business."""
-        return ask(call.question.formulate(call.horizon), self.budget, call.topic.slice_s, way, call.solver)
+        formulation = call.question.formulate(call.horizon)
+        if call.stopped.is_set():
+            return Reply(Answer.OPEN, None, 0, 0.0)
+        return ask(formulation, self.budget, call.topic.slice_s, way, call.solver)
 
     def hear(self, call: Call, reply: Reply) -> None:
         """Take what a call has answered."""
@@ -209,7 +221,8 @@ class Search:
                 self.raise_bound(call.horizon + 1, question.proved_by)
         elif not question.is_moot(call.horizon, self.bound.value, self.value):
             question.left_open.append(call.horizon)
-        call.topic.wasted_s *= (self.value - self.bound.value) / gap
+        if gap > 0:  # else another call that ended meanwhile has closed it
+            call.topic.wasted_s *= (self.value - self.bound.value) / gap
         if question.whole is None and question in call.topic.questions:
             call.topic.put_off(self.bound.value, self.value)
 
@@ -217,7 +230,7 @@ class Search:
         """End the calls whose answer is known by now."""
         for call in self.calls.values():
             if call.question.is_moot(call.horizon, self.bound.value, self.value):
-                call.solver.stop_search()
+                call.stop()
 
     def take(self, starts: Mapping[int, int]) -> None:
         """Keep a solution if it is better, after moving its ops as early as its order allows."""
