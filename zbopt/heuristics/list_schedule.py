@@ -49,10 +49,11 @@ def _one_by_one(instance: Instance) -> list[list[Step]]:
     """Each microbatch whole before the next one begins: what fits if anything does."""
     rows: list[list[Step]] = [[] for _ in range(instance.stages)]
     for microbatch in range(instance.microbatches):
-        for v, stage in enumerate(instance.stage_of):
-            rows[stage].append((Kind.F, v, microbatch))
-        for v, stage in reversed(list(enumerate(instance.stage_of))):
-            rows[stage] += backward_steps(instance, v, microbatch)
+        way = [v for v in range(instance.virtual_stages) if microbatch in instance.microbatches_of(v)]
+        for v in way:
+            rows[instance.stage_of[v]].append((Kind.F, v, microbatch))
+        for v in reversed(way):
+            rows[instance.stage_of[v]] += backward_steps(instance, v, microbatch)
     return rows
 
 
