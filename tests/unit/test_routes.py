@@ -181,9 +181,9 @@ def test_formats_of_one_route_refuse_two() -> None:
 def test_bug_one_microbatch_after_another_on_two_routes() -> None:
     """Every microbatch was sent over all virtual stages, and ``list`` ended in a KeyError.
 
-    One way recomputes and the other does not: the list rules, which keep room to bring an activation back beside a whole
-    one, are not sure to finish at cap 1, which is enough. Unit times: each of two microbatches down takes F F B B W, 5
-    ticks; stage 1 is free at 9, and the one up takes F F R B B W: 9 + 6.
+    One way recomputes and the other does not: the list rules, which keep room to bring an activation back beside one
+    that is whole, are not sure to finish at cap 1, which is enough. Unit times: each of two
+    microbatches down takes F F B B W, 5 ticks; stage 1 is free at 9, and the one up takes F F R B B W: 9 + 6.
     """
     drops = {"recompute": ["never", "never", "always", "always"], "recompute_ticks": 1, "checkpoint": 0}
     instance = two_way(memory_cap=1, **drops)
