@@ -196,6 +196,7 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
         check_overlapped(self)
         check_memory(self)
         self.check_communication(self.stages, sized=self.boundary is not None)
+        self._check_transfers_fit()
         self._check_collectives_fit()
         self.check_update(self.barrier, self.objective, self.microbatches, ports=self.occupies_ports)
         if self.barrier is Barrier.NONE and self.optimizer_ticks is not None:
@@ -215,6 +216,18 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
         idle = sorted(set(range(self.stages)) - set(self.stage_of))
         if idle:
             raise ValueError(f"stage {idle[0]} holds no virtual stage; give each stage at least one in stage_of")
+
+    def _check_transfers_fit(self) -> None:
+        if self.boundary is None:
+            return
+        ways = ((u, v) for u in range(self.virtual_stages) if (v := self.next_of(u)) is not None)
+        for u, v in (way for pair in ways for way in (pair, pair[::-1])):
+            ticks = self.lag_ticks(u, v)
+            if ticks > MAX_TICKS:
+                raise ValueError(
+                    f"boundary[{min(u, v)}] takes {ticks} ticks from virtual stage {u} to {v}, of at most {MAX_TICKS}; "
+                    "give a longer tick or a greater bandwidth"
+                )
 
     def _check_collectives_fit(self) -> None:
         for i, inside in enumerate(self.collectives or ()):
