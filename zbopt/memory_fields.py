@@ -53,7 +53,9 @@ class MemoryFields(BaseModel):
     workspace: Amounts | None = Field(None, description="Memory that ops need while they run, by stage; null: none.")
     reserve: Amounts | None = Field(None, description="Memory lost to the allocator, by stage; null: none.")
     memory_unit: Literal["activation", "B", "KiB", "MiB", "GiB"] = Field(
-        "activation", description="What amounts of memory count: a word for pages and files, no meaning to the solver."
+        "activation",
+        exclude_if=lambda value: value == "activation",
+        description="What amounts of memory count: a word for pages and files, no meaning to the solver.",
     )
     recompute: tuple[Drop, ...] | None = Field(
         None,
