@@ -152,8 +152,8 @@ PORTS = {"communication": "link", "transfer_occupies": "port"}
         ({"boundary": 1, "bandwidth": 0}, "bandwidth = 0: must be above 0"),
         (
             {"boundary": 10**9, "bandwidth": "1/1000"},
-            "boundary[0] takes 1000000000000 ticks from virtual stage 0 to 1, of at most 1000000000; give a longer tick "
-            "or a greater bandwidth",
+            "boundary[0] takes 1000000000000 ticks from virtual stage 0 to 1, of at most 1000000000; give a longer "
+            "tick or a greater bandwidth",
         ),
         ({"node_comm_ticks": 2}, "node_comm_ticks is given but stages_per_node is not; say how many stages a node has"),
         ({"comm_matrix": [[0, 1]]}, "comm_matrix is not 2 rows of 2 values; give one row and column a stage"),
