@@ -27,7 +27,7 @@ Starts = dict[int, int]
 class Side:
     """What packing needs to know of the tasks, seen from the start of the step or, mirrored, from its end.
 
-    All lists are by task. ``inputs`` are (task, lag); ``takes`` and ``gives`` are the memory units that the stage
+    All lists are by task. ``inputs`` are (task, ticks from its start to the earliest start); ``takes`` and ``gives`` are the memory units that the stage
     loses at a task's start and gets back at its end; ``frees`` are those of the tasks waiting for this one alone that
     nothing waits for and that release memory.
     """
@@ -53,11 +53,12 @@ class Packing:
         self.graph, self.order = graph, list(order)
         runs = set(self.order)
         taken, given = self._memory(runs)
+        duration = [task.duration_ticks for task in graph.tasks]
         inputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
         outputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
         for before, after, lag in self._waits(runs):
-            inputs[after].append((before, lag))
-            outputs[before].append((after, lag))
+            inputs[after].append((before, duration[before] + lag))
+            outputs[before].append((after, duration[after] + lag))
         frees: list[list[int]] = [[] for _ in graph.tasks]
         for i in self.order:
             if given[i] and not outputs[i] and len(inputs[i]) == 1:
@@ -66,10 +67,9 @@ class Packing:
         for i in self.order:
             key = graph.tasks[i].kind, graph.tasks[i].virtual_stage
             if key in previous:
-                inputs[i].append((previous[key], 0))
-                outputs[previous[key]].append((i, 0))
+                inputs[i].append((previous[key], duration[previous[key]]))
+                outputs[previous[key]].append((i, duration[i]))
             previous[key] = i
-        duration = [task.duration_ticks for task in graph.tasks]
         stage = [task.stage for task in graph.tasks]
         self.ahead = Side(duration, stage, inputs, taken, given, frees)
         self.back = Side(duration, stage, outputs, given, taken, [[]] * len(graph.tasks))
@@ -100,7 +100,7 @@ class Packing:
         heads: Starts = {}
         seen: set[int] = set()
         for i in self.order:
-            heads[i] = max((heads[b] + self.ahead.duration[b] + lag for b, lag in self.ahead.inputs[i]), default=0)
+            heads[i] = max((heads[before] + wait for before, wait in self.ahead.inputs[i]), default=0)
             if self.ahead.stage[i] not in seen:
                 seen.add(self.ahead.stage[i])
                 offsets[self.ahead.stage[i]] = heads[i]
@@ -187,23 +187,30 @@ class _Line:
         ends.insert(position, ready + ticks)
         return ready
 
-    def room_from(self, most: int) -> int | None:
-        """Earliest time from which on at most ``most`` is held for good; ``None`` if never."""
-        level = self.level
+    def room_from(self, most: int, ready: int) -> int | None:
+        """Earliest time from ``ready`` on after which at most ``most`` is held for good; ``None`` if never."""
+        level, times, changes = self.level, self.times, self.changes
         if level > most:
             return None
-        for position in range(len(self.times) - 1, -1, -1):
-            level -= self.changes[position]
+        for position in range(len(times) - 1, -1, -1):
+            if times[position] <= ready:
+                return ready
+            level -= changes[position]
             if level > most:
-                return self.times[position]
-        return 0
+                return times[position]
+        return ready
 
     def change(self, time: int, amount: int) -> None:
         """Hold ``amount`` more from ``time`` on. What is released at the same time is released before."""
-        position = bisect_left(self.times, time) if amount < 0 else bisect_right(self.times, time)
-        self.times.insert(position, time)
-        self.changes.insert(position, amount)
+        times = self.times
         self.level += amount
+        if not times or times[-1] < time:
+            times.append(time)
+            self.changes.append(amount)
+            return
+        position = bisect_left(times, time) if amount < 0 else bisect_right(times, time)
+        times.insert(position, time)
+        self.changes.insert(position, amount)
 
 
 def packed_order(graph: TaskGraph, rows: Sequence[Sequence[int]], rounds: int) -> tuple[Packing, Starts]:
@@ -218,12 +225,11 @@ def _pack(side: Side, caps: Sequence[int], order: Iterable[int], release: Sequen
     lines = [_Line() for _ in caps]
     line_of = [lines[stage] for stage in side.stage]
     waiting: list[list[tuple[int, int]]] = [[] for _ in caps]
-    ends: Starts = {}
+    starts: Starts = {}
 
     def put(i: int, ready: int) -> None:
         line, ticks = line_of[i], duration[i]
-        start = line.place(ready, ticks)
-        ends[i] = start + ticks
+        starts[i] = start = line.place(ready, ticks)
         if takes[i]:
             line.change(start, takes[i])
         if gives[i]:
@@ -233,30 +239,30 @@ def _pack(side: Side, caps: Sequence[int], order: Iterable[int], release: Sequen
 
     def ready_at(i: int) -> int:
         ready = release[side.stage[i]]
-        for before, lag in inputs[i]:
-            if ends[before] + lag > ready:
-                ready = ends[before] + lag
+        for before, wait in inputs[i]:
+            if (arrival := starts[before] + wait) > ready:
+                ready = arrival
         return ready
 
     def room_for(i: int, ready: int) -> int | None:
         """When memory has room for ``i`` for good; ops that nothing waits for go first where it is short."""
         line, queue, most = line_of[i], waiting[side.stage[i]], caps[side.stage[i]] - takes[i]
-        room = line.room_from(most)
+        room = line.room_from(most, ready)
         while queue and (room is None or room > ready):
             _, last = heapq.heappop(queue)
-            if last not in ends:
+            if last not in starts:
                 put(last, ready_at(last))
-                room = line.room_from(most)
+                room = line.room_from(most, ready)
         return room
 
     for i in order:
-        if i in ends:
+        if i in starts:
             continue
         ready = ready_at(i)
         if takes[i]:
             room = room_for(i, ready)
             if room is None:
                 return None
-            ready = max(ready, room)
+            ready = room
         put(i, ready)
-    return {i: end - duration[i] for i, end in ends.items()}
+    return starts
