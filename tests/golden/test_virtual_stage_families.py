@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import csv
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -62,20 +63,25 @@ PEERS = _peers()
 
 def run(name: str, peer: Peer, objective: str, cap: Fraction | None = None) -> Figures:
     """A heuristic on a peer's problem, a tick being one unit of the file over ``virtual``; validated."""
-    forward, backward, weight, comm = (int(time) for time in peer.times)
-    one_piece = peer.scheduler == "interleaved"
+    return _run(name, peer.scheduler == "interleaved", peer[1:6], objective, cap)
+
+
+@cache
+def _run(name: str, one_piece: bool, problem: tuple[Any, ...], objective: str, cap: Fraction | None) -> Figures:
+    p, m, virtual, times, share = problem
+    forward, backward, weight, comm = (int(time) for time in times)
     instance = Instance.uniform(
-        stages=peer.p,
-        microbatches=peer.m,
+        stages=p,
+        microbatches=m,
         forward_ticks=forward,
         backward_ticks=None if one_piece else backward,
         weight_ticks=None if one_piece else weight,
         fused_backward_ticks=backward + weight if one_piece else None,
-        comm_ticks=peer.virtual * comm,
-        weight_share=peer.share,
+        comm_ticks=virtual * comm,
+        weight_share=share,
         memory_cap=cap,
         placement="interleaved" if one_piece else "v",
-        virtual=peer.virtual,
+        virtual=virtual,
         objective=objective,
     )
     schedule = HEURISTICS[name](instance)
@@ -142,24 +148,22 @@ REAL = [
 
 @pytest.mark.parametrize("peer", REAL, ids=ids(REAL))
 def test_v_families_at_the_papers_times(peer: Peer) -> None:
-    """No longer than published, at no more memory; ZB-V's makespan at most 0.15 % above."""
+    """No longer than published, at no more memory."""
     name = NAMES.get(peer.scheduler, peer.scheduler)
     for objective in OBJECTIVES:
         found, published = run(name, peer, objective), getattr(peer, objective)
-        slack = Fraction(10015, 10000) if name == "zb-v" else 1
-        assert Fraction(getattr(found, objective), 2) <= published * slack
+        assert Fraction(getattr(found, objective), 2) <= published
         assert max(found.peak_memory) <= peer.peak
 
 
-CAPPED = [peer for peer in PEERS if peer.scheduler == "v-auto" and peer.m <= 24]
+CAPPED = [peer for peer in PEERS if peer.scheduler == "v-auto" and peer.m <= 24 and (peer.m > 8 or peer.p == 4)]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("peer", CAPPED, ids=ids(CAPPED))
 def test_v_auto_at_each_cap(peer: Peer, objective: str) -> None:
-    """At most the best published V schedule that fits the cap; 0.15 % above it for makespan at 6.2B and cap p."""
+    """At most the best published V schedule that fits the cap; bench/v_placement.py measures longer steps."""
     same = [other for other in PEERS if other[1:6] == peer[1:6] and other.scheduler != "interleaved"]
     best = min(getattr(other, objective) for other in same if other.peak <= (peer.cap or 0))
-    slack = 1 if peer.is_unit or objective == "max_stage_span" or peer.cap != peer.p else Fraction(10015, 10000)
     found = run("v-auto", peer, objective, peer.cap)
-    assert Fraction(getattr(found, objective), 2) <= best * slack
+    assert Fraction(getattr(found, objective), 2) <= best

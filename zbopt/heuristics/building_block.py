@@ -61,7 +61,13 @@ def require_v(name: str, instance: Instance) -> None:
 
 
 def family(
-    name: str, instance: Instance, blocks: Sequence[Block], whole: int, *, in_one_piece: bool = False
+    name: str,
+    instance: Instance,
+    blocks: Sequence[Block],
+    whole: int,
+    *,
+    in_one_piece: bool = False,
+    published: Sequence[Sequence[Step]] | None = None,
 ) -> Schedule:
     """The best of ``blocks`` that need at most ``whole`` microbatches of memory, packed from both ends.
 
@@ -73,6 +79,7 @@ def family(
         blocks: What to repeat.
         whole: Microbatches that the family holds on each stage.
         in_one_piece: The backward is BW, or where there is none, B and W back to back.
+        published: For each stage an order that fits ``whole`` microbatches, to be packed as well; ``None``: none.
 
     Raises:
         NotApplicableError: The placement is not v, or more than the ops of one step has to be placed.
@@ -81,18 +88,30 @@ def family(
     require_v(name, instance)
     require_only_ops(name, instance)
     require_kept_activations(name, instance)
-    kept = min(whole, instance.microbatches)
-    needs = [static_memory(instance, s) + kept * _one_microbatch(instance, s) for s in range(instance.stages)]
+    needs = memory_of(instance, whole)
     for stage, (cap, needed) in enumerate(zip(instance.memory_cap or needs, needs, strict=True)):
         if needed > cap:
             raise CannotFitError(name, stage, needed, cap)
     limited = (_fused(instance) if in_one_piece else instance).model_copy(update={"memory_cap": tuple(needs)})
-    found = _packed_in_two_ways(limited, blocks)
+    found = [packed_steps(limited, published)] if published else []
+    found += _packed_in_two_ways(limited, blocks)
     if not found:
         raise NotApplicableError(f"{name}: its blocks hold more than {whole} microbatches at these times; take v-auto")
     packing, starts = min(found, key=lambda one: one[0].value(one[1]))
     rows = [list(_as_given(instance, row)) for row in packing.steps(starts)]
     return schedule_in_order(name, instance, rows, gradient_after_weight=in_one_piece)
+
+
+def memory_of(instance: Instance, whole: int) -> list[Fraction]:
+    """Memory of each stage that holds ``whole`` microbatches in all its virtual stages, and its static state."""
+    kept = min(whole, instance.microbatches)
+    return [static_memory(instance, s) + kept * _one_microbatch(instance, s) for s in range(instance.stages)]
+
+
+def packed_steps(instance: Instance, rows: Sequence[Sequence[Step]]) -> tuple[Packing, Starts]:
+    """An order of the ops of each stage that fits the cap, packed from both ends."""
+    graph = expand(instance)
+    return packed_order(graph, [[graph.index[Key(*step)] for step in row] for row in rows], ROUNDS)
 
 
 def _packed_in_two_ways(instance: Instance, blocks: Sequence[Block]) -> list[tuple[Packing, Starts]]:

@@ -28,20 +28,20 @@ def list_schedule(instance: Instance) -> Schedule:
     return schedule_in_order("list", instance, list_orders("list", instance))
 
 
-def list_orders(name: str, instance: Instance) -> list[list[Step]]:
-    """The orders of the list schedule, for the heuristic ``name``.
+def list_orders(name: str, instance: Instance, most_ops: int = _MOST_OPS) -> list[list[Step]]:
+    """The orders of the list schedule, for the heuristic ``name``, after ``most_ops`` simulated ops or two rules.
 
     Raises:
         CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
     """
     try:
-        rule, best = best_of(name, instance, _rules(instance), _MOST_OPS)
+        rule, best = best_of(name, instance, _rules(instance), most_ops)
     except CannotFitError:
         return _one_by_one(instance)
     if is_over():
         return best.orders
     surprised = [replace(rule, surprise=share, seed=seed) for seed in range(64) for share in (0.02, 0.1)]
-    _, other = best_of(name, instance, surprised, _MOST_OPS)
+    _, other = best_of(name, instance, surprised, most_ops)
     return min(best, other, key=lambda found: found.value).orders
 
 

@@ -27,9 +27,9 @@ Starts = dict[int, int]
 class Side:
     """What packing needs to know of the tasks, seen from the start of the step or, mirrored, from its end.
 
-    All lists are by task. ``inputs`` are (task, ticks from its start to the earliest start); ``takes`` and ``gives`` are the memory units that the stage
-    loses at a task's start and gets back at its end; ``frees`` are those of the tasks waiting for this one alone that
-    nothing waits for and that release memory.
+    All lists are by task. ``inputs`` are (task, ticks from its start to the earliest start of this one); ``takes`` and
+    ``gives`` are the memory units that the stage loses at a task's start and gets back at its end; ``frees`` are those
+    of the tasks waiting for this one alone that nothing waits for and that release memory.
     """
 
     duration: list[int]

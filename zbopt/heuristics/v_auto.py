@@ -12,21 +12,24 @@ from dataclasses import replace
 
 from zbopt.graph import Key, expand
 from zbopt.heuristics.build import require_kept_activations, require_only_ops, schedule_in_order
-from zbopt.heuristics.building_block import ROUNDS, Block, packed_block, require_v
+from zbopt.heuristics.building_block import ROUNDS, Block, memory_of, packed_block, packed_steps, require_v
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.pack import packed_order
 from zbopt.heuristics.patience import OutOfTimeError
+from zbopt.heuristics.zb_v import handcrafted
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 
 _MOST_OPS = 150_000
 """Ops to pack over all blocks: about a second."""
+_LIST_OPS = 30_000
+"""Ops to simulate for a list schedule; the heuristic of that name looks for longer."""
 _MOST_BLOCKS = 64
 """Blocks to try on a small instance."""
 
 
 def v_auto(instance: Instance) -> Schedule:
-    """The best of the blocks that fit the cap, and of the list schedule, each packed from both ends.
+    """The best of the blocks that fit the cap, of a list schedule and of ZB-V by hand, each packed from both ends.
 
     At unit times with an even k activations of a virtual stage under the cap, 2((p + 4) // 3) <= k < 2p, its largest
     stage span is 6m + 6p - 1 - 3k ticks at m = 2p for p = 4, 5, 6 (tests; models/bounds.md, section 10).
@@ -39,8 +42,12 @@ def v_auto(instance: Instance) -> Schedule:
     require_only_ops("v-auto", instance)
     require_kept_activations("v-auto", instance)
     graph = expand(instance)
-    rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", instance)]
+    rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", instance, _LIST_OPS)]
     found = [packed_order(graph, rows, ROUNDS)]
+    published = handcrafted(instance)
+    caps = instance.memory_cap or memory_of(instance, instance.stages)
+    if published and all(cap >= needed for cap, needed in zip(caps, memory_of(instance, instance.stages), strict=True)):
+        found.append(packed_steps(instance, published))
     with suppress(OutOfTimeError):
         found.extend(filter(None, (packed_block(graph, block, ROUNDS) for block in _best_blocks(instance))))
     packing, starts = min(found, key=lambda one: one[0].value(one[1]))

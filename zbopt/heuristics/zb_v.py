@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.building_block import Block, family
-from zbopt.instance import Instance
+from collections.abc import Iterator
+
+from zbopt.heuristics.build import Step
+from zbopt.heuristics.building_block import Block, family, require_v
+from zbopt.instance import Instance, Kind
 from zbopt.schedule import Schedule
 
 
@@ -17,6 +20,42 @@ def zb_v(instance: Instance) -> Schedule:
         NotApplicableError: The placement is not v, or more than the ops of one step has to be placed.
         CannotFitError: A stage's cap is below p microbatches.
     """
+    require_v("zb-v", instance)
     slopes = ((0.0, 1.0, 3.0, 1.0), (2.0, 0.5, 2.0, 1.0), (2.0, 0.5, 2.0, 0.5), (1.0, 1.0, 2.0, 1.0))
     blocks = [Block(s) for s in slopes] + [Block(s, weight=1) for s in slopes[1:]]
-    return family("zb-v", instance, blocks, instance.stages)
+    return family("zb-v", instance, blocks, instance.stages, published=handcrafted(instance))
+
+
+def handcrafted(instance: Instance) -> list[list[Step]] | None:
+    """For each stage the order of 2401.10241, section 6; ``None`` below p microbatches, or without B and W.
+
+    A stage holds at most p microbatches, and each microbatch's first way back follows its last way forward at once.
+    """
+    split = None not in (instance.weight_ticks or (None,)) and None not in (instance.backward_ticks or (None,))
+    if not split or not instance.may_split or instance.microbatches < instance.stages:
+        return None
+    return [list(_row(stage, instance.stages, instance.microbatches)) for stage in range(instance.stages)]
+
+
+def _row(stage: int, p: int, m: int) -> Iterator[Step]:
+    """The ops of a stage. No W waits before the pipeline drains; there the gradients' way up goes first."""
+    counts: dict[tuple[Kind, int], int] = {}
+    down, up = stage, 2 * p - 1 - stage
+
+    def run(times: int, *ops: tuple[Kind, int]) -> Iterator[Step]:
+        for _ in range(times):
+            for kind, v in ops:
+                microbatch = counts.get((kind, v), 0)
+                if microbatch < m:
+                    counts[kind, v] = microbatch + 1
+                    yield kind, v, microbatch
+
+    backward_up, backward_down = ((Kind.B, up), (Kind.W, up)), ((Kind.B, down), (Kind.W, down))
+    yield from run(2 * (p - stage) - 1, (Kind.F, down))
+    yield from run(stage, (Kind.F, up), (Kind.F, down))
+    yield from run(p - stage, (Kind.F, up), *backward_up)
+    yield from run(m - p, (Kind.F, down), *backward_down, (Kind.F, up), *backward_up)
+    yield from run(stage, (Kind.B, down), (Kind.B, up))
+    yield from run(p - stage, *backward_down)
+    yield from run(m, (Kind.W, up))
+    yield from run(m, (Kind.W, down))
