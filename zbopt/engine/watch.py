@@ -135,6 +135,8 @@ def _parsed(line: str) -> News | None:
 
 def _cause(process: subprocess.Popen[str], errors: list[str]) -> str:
     code = process.wait()
+    if code < 0:
+        # What a library printed before says nothing of why another program ended it.
+        return f"the solver's process was killed by signal {-code}"
     last = errors[-1].strip() if errors else ""
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"the solver's process {how}" + (f": {last}" if last else "")
+    return f"the solver's process ended with exit code {code}" + (f": {last}" if last else "")
