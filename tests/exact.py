@@ -5,9 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
+from brute_force import optimum
 from ortools.sat.python import cp_model
 from random_instances import random_instance
 
+from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import Relaxed, whole
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.graph import expand
@@ -50,6 +52,15 @@ def proved_optimum(instance: Instance, rules: Rules | None = None) -> int:
     value = least(whole(expand(instance)), known_value(instance), rules)
     assert value is not None, "the list schedule is within the horizon"
     return value
+
+
+def check_one_optimum(instance: Instance, name: str) -> None:
+    """Brute force and the model with the rules that remove solutions and without agree; no closed bound is above."""
+    best = optimum(instance)
+    assert best is not None, name
+    ruled, free = proved_optimum(instance), proved_optimum(instance, FREE)
+    assert (ruled, free) == (best, best), f"{name}: brute force says {best}"
+    assert lower_bound(instance).value <= best, name
 
 
 def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from brute_force import optimum
-from exact import FREE, fixed_value, proved_optimum
+from exact import FREE, check_one_optimum, fixed_value, proved_optimum
 from random_instances import random_instance, random_schedule, with_memory
 
 from zbopt.bounds import lower_bound
@@ -47,12 +47,7 @@ def block(number: int) -> range:
 def test_brute_force_cpsat_and_bounds_agree(number: int) -> None:
     """One optimum, with the rules that remove solutions [D1, D5, D9] and without; no closed bound above it."""
     for seed in block(number):
-        instance = tiny(seed)
-        best = optimum(instance)
-        assert best is not None, f"seed {seed}"
-        ruled, free = proved_optimum(instance), proved_optimum(instance, FREE)
-        assert (ruled, free) == (best, best), f"seed {seed}: brute force says {best}"
-        assert lower_bound(instance).value <= best, f"seed {seed}"
+        check_one_optimum(tiny(seed), f"seed {seed}")
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -330,11 +330,6 @@ class Formulation:
                 constraint.only_enforce_if(literals)
         return makespan
 
-    def at_least(self, bound: int) -> None:
-        """Tell the solver a lower bound on the value that it is to minimise, in ticks."""
-        assert self.value is not None, "there is a value only where it is minimised"
-        self.model.add(self.value >= bound)
-
     def _largest_span(self) -> cp_model.IntVar:
         """[O2] The largest time from a stage's first start to its last end."""
         span = self.model.new_int_var(0, self.horizon, "span")

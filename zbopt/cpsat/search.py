@@ -7,7 +7,6 @@ answers may make another moot. CP-SAT's own workers divide a question without ob
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -27,9 +26,6 @@ from zbopt.memory import chooses
 from zbopt.repeat import Run, unrolled
 from zbopt.result import Bound
 from zbopt.timing import as_started, best_starts, link_orders, stage_orders
-
-log = logging.getLogger(__name__)
-
 
 _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""

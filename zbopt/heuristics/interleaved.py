@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from zbopt.heuristics.build import NotApplicableError, Step, backward_steps, require_one_route, schedule_in_order
@@ -29,19 +29,28 @@ def interleaved(instance: Instance, group: int | None = None) -> Schedule:
     """
     require_round_robin("interleaved", instance)
     forwards, backwards = passes(instance, _groups(instance, group))
-    orders: list[list[Step]] = []
-    for stage in range(instance.stages):
-        order: list[Step] = []
-        first = warmup(instance, stage, forwards)
-        for position in range(len(forwards) + first):
-            if position < len(forwards):
-                slot, microbatch = forwards[position]
-                order.append((Kind.F, slot * instance.stages + stage, microbatch))
-            if position >= first:
-                slot, microbatch = backwards[position - first]
-                order += backward_steps(instance, slot * instance.stages + stage, microbatch)
-        orders.append(order)
+    orders = [order_of(instance, stage, forwards, backwards, backward_steps) for stage in range(instance.stages)]
     return schedule_in_order("interleaved", instance, orders, gradient_after_weight=True)
+
+
+def order_of(
+    instance: Instance,
+    stage: int,
+    forwards: Pass,
+    backwards: Pass,
+    backward: Callable[[Instance, int, int], Sequence[Step]],
+) -> list[Step]:
+    """A stage's warm-up, then forward and backward in turn; ``backward`` gives the ops of one backward."""
+    order: list[Step] = []
+    first = warmup(instance, stage, forwards)
+    for position in range(len(forwards) + first):
+        if position < len(forwards):
+            slot, microbatch = forwards[position]
+            order.append((Kind.F, slot * instance.stages + stage, microbatch))
+        if position >= first:
+            slot, microbatch = backwards[position - first]
+            order += backward(instance, slot * instance.stages + stage, microbatch)
+    return order
 
 
 def require_round_robin(name: str, instance: Instance) -> None:

@@ -17,7 +17,7 @@ from zbopt.heuristics.build import (
     require_split,
     schedule_in_order,
 )
-from zbopt.heuristics.interleaved import Pass, even_groups, passes, require_round_robin, warmup
+from zbopt.heuristics.interleaved import even_groups, order_of, passes, require_round_robin, warmup
 from zbopt.heuristics.pack import packed_order
 from zbopt.instance import Instance, Kind
 from zbopt.memory import static_memory, whole_memory
@@ -47,7 +47,7 @@ def interleaved_zb(instance: Instance) -> Schedule:
         update={"memory_cap": tuple(_room(instance, s, held) for s in range(instance.stages))}
     )
     graph = expand(limited)
-    orders = [_order(instance, stage, forwards, backwards) for stage in range(instance.stages)]
+    orders = [order_of(instance, stage, forwards, backwards, _split_backward) for stage in range(instance.stages)]
     rows = [[graph.index[Key(*step)] for step in order] for order in orders]
     packing, starts = packed_order(graph, rows, _ROUNDS)
     return schedule_in_order("interleaved-zb", instance, packing.steps(starts))
@@ -60,16 +60,5 @@ def _room(instance: Instance, stage: int, held: int) -> Fraction:
     return static_memory(instance, stage) + each * sum(sizes, Fraction(0)) + sum(sizes[:rest], Fraction(0))
 
 
-def _order(instance: Instance, stage: int, forwards: Pass, backwards: Pass) -> list[Step]:
-    """Interleaved 1F1B, each backward as B and W."""
-    order: list[Step] = []
-    first = warmup(instance, stage, forwards)
-    for position in range(len(forwards) + first):
-        if position < len(forwards):
-            slot, microbatch = forwards[position]
-            order.append((Kind.F, slot * instance.stages + stage, microbatch))
-        if position >= first:
-            slot, microbatch = backwards[position - first]
-            v = slot * instance.stages + stage
-            order += [*input_gradient_steps(instance, v, microbatch), (Kind.W, v, microbatch)]
-    return order
+def _split_backward(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    return [*input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
