@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zbopt.costs.times import parse_times, tick_ns
-from zbopt.report.grid import extent
+from zbopt.rows import extent
 from zbopt.schedule import Schedule
 
 FromFlag = Annotated[

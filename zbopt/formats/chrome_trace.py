@@ -1,9 +1,9 @@
 """The Trace Event Format of chrome://tracing and Perfetto: a schedule as a trace, and traces as schedules.
 
-A stage is a process; its tracks are compute, then one for each stage that it sends to; live memory is a counter; an
-arrow leads from each transfer's producer to the op that takes it. Whole ticks and event ids stand in ``args``, so that
-our own traces read back exactly. Traces of torch.profiler are read by the names ``PP:0F0`` that PyTorch's pipeline
-runtime gives its actions.
+A stage is a process; its tracks are compute, one for each stage that it sends to, and what else runs beside compute;
+live memory is a counter; an arrow leads from each transfer's producer to the op that takes it. Whole ticks and event
+ids stand in ``args``, so that our own traces read back exactly. Traces of torch.profiler are read by the names
+``PP:0F0`` that PyTorch's pipeline runtime gives its actions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from zbopt.instance import COMPUTE, Kind
+from zbopt.instance import Kind
+from zbopt.rows import Row, rows_of
 from zbopt.schedule import Event, Schedule, schedule_from_document
 
 SCHEMA = "zbopt.chrome-trace/1"
@@ -24,9 +25,19 @@ _COLOUR = {
     Kind.BW: "rail_animation",
     Kind.R: "rail_load",
     Kind.O: "grey",
+    Kind.SEND_F: "thread_state_runnable",
+    Kind.SEND_B: "rail_idle",
+    Kind.OUT: "thread_state_iowait",
+    Kind.IN: "vsync_highlight_color",
+    Kind.G: "terrible",
 }
 _US_OF = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}
+_HELD = "held"
+"""Category of what a track shows of an event that is elsewhere: a port at the other end, a window inside an op."""
 COMPUTE_TRACK = 0
+_BACKWARD = (Kind.B, Kind.BW, Kind.W)
+_TAKERS = {Kind.F: (Kind.F,), Kind.B: _BACKWARD, Kind.BW: _BACKWARD}
+"""What takes the output of an op on the next virtual stage of its way."""
 
 
 def to_chrome_trace(schedule: Schedule, memory: Sequence[Iterable[tuple[int, Fraction]]]) -> str:
@@ -37,7 +48,7 @@ def to_chrome_trace(schedule: Schedule, memory: Sequence[Iterable[tuple[int, Fra
         memory: Live memory of each stage after each change, as ``metrics.memory_curve`` gives it.
     """
     writer = _Writer(schedule)
-    entries = [*writer.names(), *writer.ops(), *writer.transfers()]
+    entries = [*writer.names(), *writer.ops(), *writer.beside(), *writer.transfers()]
     for stage, curve in enumerate(memory):
         entries += writer.counter(stage, curve)
     head = schedule.model_dump(mode="json", exclude={"events"}, exclude_none=True)
@@ -51,7 +62,10 @@ class _Writer:
 
     def __init__(self, schedule: Schedule) -> None:
         self.instance = schedule.instance
-        self.rows = schedule.by_stage()
+        rows = rows_of(schedule)
+        self.rows = [row.events for row in rows if row.beside is None]
+        self.rows_beside = [row for row in rows if row.beside is not None]
+        self.given = {id(e) for e in schedule.events}
         self.at = {(e.iteration, e.kind, e.virtual_stage, e.microbatch): e for row in self.rows for e in row}
         self.us = _us_of_tick(self.instance.tick)
         self.links = list(self._links())
@@ -66,65 +80,84 @@ class _Writer:
         """Producer and taker of each transfer between stages."""
         for row in self.rows:
             for e in row:
-                if e.virtual_stage is None:
+                v = e.virtual_stage
+                if v is None or not 0 <= v < self.instance.virtual_stages or e.kind not in _TAKERS:
                     continue
-                to = {
-                    Kind.F: (1, (Kind.F,)),
-                    Kind.B: (-1, (Kind.B, Kind.BW, Kind.W)),
-                    Kind.BW: (-1, (Kind.B, Kind.BW, Kind.W)),
-                }
-                step, kinds = to.get(e.kind, (0, ()))
-                takers = (self.at.get((e.iteration, kind, e.virtual_stage + step, e.microbatch)) for kind in kinds)
+                to = self.instance.next_of(v) if e.kind is Kind.F else self.instance.previous_of(v)
+                takers = (self.at.get((e.iteration, kind, to, e.microbatch)) for kind in _TAKERS[e.kind])
                 taker = next((t for t in takers if t is not None), None)
                 if taker is not None and taker.stage != e.stage:
                     yield e, taker
 
     def names(self) -> Iterator[dict[str, Any]]:
-        peers: dict[int, set[int]] = {}
-        for giver, taker in self.links:
-            peers.setdefault(giver.stage, set()).add(taker.stage)
+        beside: dict[int, dict[int, str]] = {}
+        for row in self.rows_beside:
+            beside.setdefault(row.stage, {})[self._track(row)] = (row.beside or "").replace("to ", "to stage ")
+        for giver, taker in () if self.instance.sends else self.links:
+            beside.setdefault(giver.stage, {})[1 + taker.stage] = f"to stage {taker.stage}"
         for stage in range(self.instance.stages):
             yield _meta("process_name", stage, {"name": f"stage {stage}"})
             yield _meta("process_sort_index", stage, {"sort_index": stage})
-            tracks = {COMPUTE_TRACK: "compute"} | {
-                1 + peer: f"to stage {peer}" for peer in sorted(peers.get(stage, ()))
-            }
-            for track, name in tracks.items():
+            for track, name in [(COMPUTE_TRACK, "compute"), *sorted(beside.get(stage, {}).items())]:
                 yield _meta("thread_name", stage, {"name": name}, track)
                 yield _meta("thread_sort_index", stage, {"sort_index": track}, track)
 
     def ops(self) -> Iterator[dict[str, Any]]:
         for row in self.rows:
             for e in row:
-                micro = "" if e.microbatch is None else str(e.microbatch)
-                yield {
-                    "name": f"{e.kind.value}{micro}",
-                    "cat": e.kind.value,
-                    "cname": _COLOUR[e.kind],
-                    "ph": "X",
-                    "pid": e.stage,
-                    "tid": COMPUTE_TRACK,
-                    "ts": self._time(e.start),
-                    "dur": self._time(e.end - e.start),
-                    "args": _args(e),
-                }
+                yield self._slice(e, e.stage, COMPUTE_TRACK)
+
+    def beside(self) -> Iterator[dict[str, Any]]:
+        """What runs beside compute; of what is on several tracks, only one entry is the event itself."""
+        for row in self.rows_beside:
+            for e in row.events:
+                entry = self._slice(e, row.stage, self._track(row))
+                if id(e) not in self.given or e.stage != row.stage:
+                    entry |= {"cat": _HELD, "args": {"by": e.id}}
+                yield entry
+
+    def _slice(self, e: Event, stage: int, track: int) -> dict[str, Any]:
+        micro = "" if e.microbatch is None else str(e.microbatch)
+        return {
+            "name": f"{e.kind.value}{micro}",
+            "cat": e.kind.value,
+            "cname": _COLOUR[e.kind],
+            "ph": "X",
+            "pid": stage,
+            "tid": track,
+            "ts": self._time(e.start),
+            "dur": self._time(e.end - e.start),
+            "args": _args(e),
+        }
+
+    def _track(self, row: Row) -> int:
+        """Number of a row's track: those to stages come after compute, then the others."""
+        word, _, number = (row.beside or "").partition(" ")
+        if word == "to":
+            return 1 + int(number)
+        return 1 + self.instance.stages + ("send", "port", "host", "reduce").index(word)
 
     def transfers(self) -> Iterator[dict[str, Any]]:
-        """The arrow of each transfer, and its time on the link where it takes any."""
+        """The arrow of each transfer, and its lag where it is no event of its own and takes any time."""
         for number, (giver, taker) in enumerate(self.links):
             what = "activation" if giver.kind is Kind.F else "gradient"
             name = f"{what} {giver.microbatch}"
             common = {"name": name, "cat": "transfer", "id": number}
             start = {"pid": giver.stage, "tid": COMPUTE_TRACK, "ts": self._time(giver.end)}
-            if self.instance.comm_ticks:
-                duration = self._time(self.instance.comm_ticks)
+            lag = self._lag(giver, taker)
+            if lag:
                 about = {"from": giver.id, "to": taker.id}
                 track = start | {"tid": 1 + taker.stage}
-                yield {"name": name, "cat": "transfer", "ph": "X", **track, "dur": duration, "args": about}
+                yield {"name": name, "cat": "transfer", "ph": "X", **track, "dur": self._time(lag), "args": about}
             inside = giver.end - Fraction(giver.end - giver.start, 1000)  # at its very end a viewer takes the next op
             yield {**common, "ph": "s", **start, "ts": self._time(inside)}
             finish = {"pid": taker.stage, "tid": COMPUTE_TRACK, "ts": self._time(taker.start)}
             yield {**common, "ph": "f", "bp": "e", **finish}
+
+    def _lag(self, giver: Event, taker: Event) -> int:
+        if self.instance.sends or giver.virtual_stage is None or taker.virtual_stage is None:
+            return 0
+        return self.instance.lag_ticks(giver.virtual_stage, taker.virtual_stage)
 
     def counter(self, stage: int, curve: Iterable[tuple[int, Fraction]]) -> Iterator[dict[str, Any]]:
         """Live memory, one entry a moment."""
@@ -182,7 +215,7 @@ def from_chrome_trace(document: dict[str, Any], where: str) -> Schedule:
         raise ValueError(f"{where}: zbopt.schema is not {SCHEMA!r}; export the trace again")
     if not isinstance(entries, list):
         raise ValueError(f"{where}: traceEvents is no list; give a trace in the JSON Object Format")
-    kinds = [kind.value for kind in COMPUTE]
+    kinds = [kind.value for kind in Kind]
     events = []
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or entry.get("ph") != "X" or entry.get("cat") not in kinds:

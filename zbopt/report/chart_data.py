@@ -9,17 +9,16 @@ from typing import Any
 
 from zbopt.causes import Cause, Explanation
 from zbopt.costs.times import tick_ns
-from zbopt.instance import Kind
 from zbopt.memory import static_memory
 from zbopt.metrics import Figures, memory_changes
-from zbopt.report.colours import COLOURS, COLOURS_ON_DARK, NAMES, text_colour
-from zbopt.report.grid import nth_of
+from zbopt.report.colours import COLOURS, COLOURS_ON_DARK, NAMES, SIGNS, text_colour
 from zbopt.report.page import unit_of_memory
 from zbopt.report.words import amount_text, percent
+from zbopt.rows import extent, nth_of, rows_of
 from zbopt.schedule import Event, Schedule
 
 KINDS = [
-    {"name": kind.value, "text": NAMES[kind], "light": COLOURS[kind], "ink": text_colour(kind)}
+    {"name": kind.value, "sign": SIGNS[kind], "text": NAMES[kind], "light": COLOURS[kind], "ink": text_colour(kind)}
     | {"dark": COLOURS_ON_DARK[kind]}
     for kind in COLOURS
 ]
@@ -62,22 +61,27 @@ def common_tick(ticks: Sequence[tuple[str, str]]) -> tuple[str, list[int]]:
 def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
     """All that the page's script needs of one schedule; times in the page's ticks, ``factor`` of them one of its own.
 
-    Ops are numbered by stage, then start. An idle interval is (stage, start, end, cause, op before which, op for
-    which), with -1 for no op.
+    Ops are numbered by row, then start. An idle interval is (stage, start, end, cause, op before which, op for
+    which), with -1 for no op. ``stage`` is given where rows hold events of other stages.
     """
     instance = why.schedule.instance
-    by_stage = why.schedule.by_stage()
-    events = list(chain.from_iterable(by_stage))
-    number = {id(event): i for i, event in enumerate(events)}
+    rows = rows_of(why.schedule)
+    events = list(chain.from_iterable(row.events for row in rows))
+    number = {id(event): i for i, event in reversed(list(enumerate(events)))}
+    elsewhere = any(event.stage != row.stage for row in rows for event in row.events)
+    first, last = extent(why.schedule)
 
     def place(event: Event | None) -> int:
         return -1 if event is None else number.get(id(event), -1)
 
     return {
         "factor": factor,
-        "from": min((e.start for e in events), default=0) * factor,
-        "to": max((e.end for e in events), default=0) * factor,
-        "rows": [0, *accumulate(len(row) for row in by_stage[:-1])],
+        "from": first * factor,
+        "to": last * factor,
+        "rows": [0, *accumulate(len(row.events) for row in rows[:-1])],
+        "stageOf": [row.stage for row in rows],
+        "beside": [row.beside for row in rows],
+        "stage": [e.stage for e in events] if elsewhere else None,
         "nth": nth_of(instance),
         "kind": [_KIND_NUMBER[e.kind] for e in events],
         "virtual": [-1 if e.virtual_stage is None else e.virtual_stage for e in events],
@@ -93,16 +97,8 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
         "idleNotes": [
             f"{percent(1 - busy / known.makespan if known.makespan else None)} idle" for busy in known.busy_ticks
         ],
-        "memory": _memory(why.schedule, known, number | _forwards(why.schedule, number), factor),
+        "memory": _memory(why.schedule, known, number, factor),
     }
-
-
-def _forwards(schedule: Schedule, number: Mapping[int, int]) -> dict[int, int]:
-    """For each OUT and IN the number of its F: the chart says of a change only whose memory it is."""
-    hosts = [e for e in schedule.events if e.kind in (Kind.OUT, Kind.IN)]
-    forwards = (e for e in schedule.events if hosts and e.kind is Kind.F)
-    at = {(e.iteration, e.virtual_stage, e.microbatch): number.get(id(e), 0) for e in forwards}
-    return {id(e): at.get((e.iteration, e.virtual_stage, e.microbatch), 0) for e in hosts}
 
 
 def _memory(schedule: Schedule, known: Figures, number: Mapping[int, int], factor: int) -> dict[str, Any]:

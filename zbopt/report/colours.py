@@ -1,7 +1,7 @@
-"""The colours of all pictures, which show a stage's compute: F blue, B teal, W green, BW lime, O grey, R yellow.
+"""How all pictures show a kind: its colour, its name, and its sign in the terminal.
 
-Zero-bubble papers have them so. They differ in lightness as well as in hue, for eyes that confuse hues and for grey
-prints.
+On compute F is blue, B teal, W green, BW lime, O grey and R yellow, as in the zero-bubble papers. Kinds differ in
+lightness as well as in hue, for eyes that confuse hues and for grey prints.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ COLOURS = {
     Kind.BW: "#c6e377",
     Kind.R: "#f4cc00",
     Kind.O: "#6f6f6f",
+    Kind.SEND_F: "#9ba0d9",
+    Kind.SEND_B: "#b3ffca",
+    Kind.OUT: "#7723e9",
+    Kind.IN: "#c06bff",
+    Kind.G: "#884031",
 }
 """On white."""
 COLOURS_ON_DARK = {
@@ -24,9 +29,14 @@ COLOURS_ON_DARK = {
     Kind.BW: "#d3ec8c",
     Kind.R: "#f4cc00",
     Kind.O: "#7d7d7d",
+    Kind.SEND_F: "#a8baff",
+    Kind.SEND_B: "#b4ffce",
+    Kind.OUT: "#7d55ff",
+    Kind.IN: "#bd7cba",
+    Kind.G: "#eb9d82",
 }
 """On near black: the same hues, each lighter."""
-WITH_WHITE_TEXT = (Kind.F, Kind.O)
+WITH_WHITE_TEXT = (Kind.F, Kind.O, Kind.OUT, Kind.G)
 """Kinds on whose colour white text reads best; on white only, for the dark ones all take black text."""
 
 NAMES = {
@@ -36,7 +46,14 @@ NAMES = {
     Kind.BW: "both gradients in one",
     Kind.R: "recomputed forward",
     Kind.O: "optimizer",
+    Kind.SEND_F: "activation on its way",
+    Kind.SEND_B: "gradient on its way",
+    Kind.OUT: "activation to the host",
+    Kind.IN: "activation from the host",
+    Kind.G: "reduction of gradients",
 }
+SIGNS = {kind: kind.value for kind in COLOURS} | {Kind.SEND_F: "f", Kind.SEND_B: "b", Kind.OUT: ">", Kind.IN: "<"}
+"""Short forms, for charts of letters."""
 
 
 def text_colour(kind: Kind) -> str:

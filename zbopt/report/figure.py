@@ -1,4 +1,4 @@
-"""The Gantt chart for papers: F blue, B teal, W green, microbatch numbers, by matplotlib (``zbopt[plot]``).
+"""The Gantt chart for papers, by matplotlib (``zbopt[plot]``): colours by kind, microbatch numbers, links below stages.
 
 Kinds differ in lightness too, so that they stay apart without colour. Where a stage holds several virtual stages, the
 ops of its second one have a line along their lower edge, those of the third two, and so on up to three.
@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zbopt.costs.times import decimal_text, unit_of
-from zbopt.instance import Instance, Kind
+from zbopt.instance import COMPUTE, Instance, Kind
 from zbopt.report.colours import COLOURS, NAMES, text_colour
-from zbopt.report.grid import axis_step, extent, nth_of
+from zbopt.report.grid import axis_step
+from zbopt.rows import Row, extent, kinds_of, nth_of, rows_of
 from zbopt.schedule import Event, Schedule
 
 if TYPE_CHECKING:
@@ -60,8 +61,15 @@ class _Look:
         return f"{self.kind.value}: {NAMES[self.kind]}"
 
 
+class _Box(NamedTuple):
+    """An event in one of the chart's rows."""
+
+    row: int
+    event: Event
+
+
 def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) -> Axes:
-    """Draw ``schedule`` on ``ax``: a row a stage, stage 0 at the top, time in the unit that reads best.
+    """Draw ``schedule`` on ``ax``: a row a stage and link, stage 0 at the top, time in the unit that reads best.
 
     Args:
         schedule: What to draw; it need not be valid.
@@ -71,34 +79,41 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
     first, last = window or extent(schedule)
     last = max(last, first + 1)
     ax.set_xlim(first, last)
-    ax.set_ylim(schedule.instance.stages - 0.5, -0.5)
-    nths = nth_of(schedule.instance)
-    looks: defaultdict[_Look, list[Event]] = defaultdict(list)
-    for event in (event for row in schedule.by_stage() for event in row):
-        v = event.virtual_stage
-        known = v is not None and 0 <= v < len(nths)
-        if event.end > first and event.start < last and event.end > event.start:
-            looks[_Look(event.kind, nths[v or 0] if known else 0)].append(event)
+    rows = rows_of(schedule)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    looks = _looks(rows, nth_of(schedule.instance), first, last)
     _bars(ax, looks)
     _numbers(ax, looks, first, last)
-    _axes(ax, schedule.instance, first, last)
+    _axes(ax, schedule.instance, rows, first, last)
     return ax
 
 
-def _bars(ax: Axes, looks: dict[_Look, list[Event]]) -> None:
+def _looks(rows: Sequence[Row], nths: Sequence[int], first: int, last: int) -> dict[_Look, list[_Box]]:
+    """What is to be drawn between two ticks, by how it looks."""
+    looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        for event in row.events:
+            v = event.virtual_stage
+            known = row.beside is None and v is not None and 0 <= v < len(nths)
+            if event.end > first and event.start < last and event.end > event.start:
+                looks[_Look(event.kind, nths[v or 0] if known else 0)].append(_Box(number, event))
+    return looks
+
+
+def _bars(ax: Axes, looks: dict[_Look, list[_Box]]) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    lengths = sorted(e.end - e.start for events in looks.values() for e in events)
+    lengths = sorted(e.end - e.start for boxes in looks.values() for _, e in boxes)
     edged = bool(lengths) and lengths[len(lengths) // 2] * _points_a_unit(ax)[0] >= _EDGE_FROM
-    for look, events in looks.items():
-        bars = [Rectangle((e.start, e.stage - _BAR / 2), e.end - e.start, _BAR) for e in events]
+    for look, boxes in looks.items():
+        bars = [Rectangle((e.start, row - _BAR / 2), e.end - e.start, _BAR) for row, e in boxes]
         ax.add_collection(
             PatchCollection(bars, facecolor=COLOURS[look.kind], edgecolor="white", linewidth=0.4 if edged else 0)
         )
         marks = [
-            Rectangle((e.start, e.stage + _BAR / 2 - _PITCH * line), e.end - e.start, _LINE)
-            for e in events
+            Rectangle((e.start, row + _BAR / 2 - _PITCH * line), e.end - e.start, _LINE)
+            for row, e in boxes
             for line in range(1, look.lines + 1)
         ]
         ax.add_collection(PatchCollection(marks, facecolor=text_colour(look.kind), linewidth=0))
@@ -112,33 +127,34 @@ def _points_a_unit(ax: Axes) -> tuple[float, float]:
     return box.width * points / (last - first), box.height * points / abs(bottom - top)
 
 
-def _numbers(ax: Axes, looks: dict[_Look, list[Event]], first: int, last: int) -> None:
+def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) -> None:
     """A number on every op on which the longest fits, all of one size: the largest at which they do.
 
     Of ops of one length all have their number, or none: 0 to 9 without 10 would look like ops without one.
     """
-    a_tick, row = _points_a_unit(ax)
-    numbered = [(look, e) for look, events in looks.items() for e in events if e.microbatch is not None]
-    longest = max((len(str(e.microbatch)) for _, e in numbered), default=1)
-    room = min(((e.end - e.start) * a_tick / (_CHARACTER * longest + 0.35) for _, e in numbered), default=0.0)
+    a_tick, a_row = _points_a_unit(ax)
+    numbered = [(look, *box) for look, boxes in looks.items() for box in boxes if box.event.microbatch is not None]
+    longest = max((len(str(e.microbatch)) for *_, e in numbered), default=1)
+    ops = [e for _, _, e in numbered if e.kind in COMPUTE] or [e for *_, e in numbered]
+    room = min(((e.end - e.start) * a_tick / (_CHARACTER * longest + 0.35) for e in ops), default=0.0)
     most_lines = max((look.lines for look in looks), default=0)
-    size = max(min(_LARGEST_FONT, row * (_BAR - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
-    for look, e in numbered:
+    size = max(min(_LARGEST_FONT, a_row * (_BAR - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
+    for look, row, e in numbered:
         begin, end, text = max(e.start, first), min(e.end, last), str(e.microbatch)
         if (end - begin) * a_tick >= size * (_CHARACTER * longest + 0.1):
-            middle = e.stage - _PITCH * most_lines / 2
+            middle = row - _PITCH * most_lines / 2
             shown = ax.text((begin + end) / 2, middle, text, fontsize=size, color=text_colour(look.kind))
             shown.set(ha="center", va="center_baseline", clip_on=True)
 
 
-def _axes(ax: Axes, instance: Instance, first: int, last: int) -> None:
+def _axes(ax: Axes, instance: Instance, rows: Sequence[Row], first: int, last: int) -> None:
     unit, per_tick = unit_of(last - first, instance.tick)
     step = axis_step(last - first, 10, 1)
     times = range(first + -first % step, last + 1, step)
     ax.set_xticks(list(times), [decimal_text(time * per_tick) for time in times])
     ax.set_xlabel(f"time ({unit or 'ticks'})")
-    every = -(-instance.stages // 40)
-    ax.set_yticks(range(0, instance.stages, every), [f"stage {s}" for s in range(0, instance.stages, every)])
+    shown = range(0, len(rows), -(-len(rows) // 40))
+    ax.set_yticks(shown, [rows[number].label.strip() for number in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_facecolor("#ededed")
     for side in ("top", "right", "left"):
@@ -149,8 +165,7 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
     """A patch and its name for each kind, and for each further virtual stage of a stage, that ``schedule`` has."""
     from matplotlib.patches import Patch
 
-    used = {event.kind for row in schedule.by_stage() for event in row if event.end > event.start}
-    for kind in (kind for kind in COLOURS if kind in used):
+    for kind in kinds_of(rows_of(schedule)):
         yield Patch(facecolor=COLOURS[kind]), _Look(kind, 0).name
     yield Patch(facecolor="#ededed", edgecolor="#bbbbbb", linewidth=0.5), "idle"
     for lines in range(1, min(max(nth_of(schedule.instance)), _MOST_LINES) + 1):
@@ -196,7 +211,7 @@ def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_i
     entries = list(legend_entries(schedule))
     columns = _columns([name for _, name in entries], width_inches)
     below = 0.5 + _LEGEND_INCHES_A_LINE * -(-len(entries) // columns)
-    height = schedule.instance.stages * _ROW_HEIGHT + below + 0.1
+    height = len(rows_of(schedule)) * _ROW_HEIGHT + below + 0.1
     figure = Figure(figsize=(width_inches, height), dpi=200)
     box = (
         _LEFT_INCHES / width_inches,

@@ -1,4 +1,4 @@
-"""The Gantt chart in a terminal: a row a stage, a colour a kind, microbatch numbers where they fit.
+"""The Gantt chart in a terminal: a row a stage and link, a colour a kind, microbatch numbers where they fit.
 
 It reads without colour too: every op shows its letter first, an idle time shows dots.
 """
@@ -11,13 +11,14 @@ from fractions import Fraction
 from rich.text import Text
 
 from zbopt.costs.times import decimal_text, unit_of
-from zbopt.report.colours import COLOURS, NAMES, text_colour
+from zbopt.report.colours import COLOURS, NAMES, SIGNS, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
+from zbopt.rows import kinds_of, rows_of
 from zbopt.schedule import Schedule
 
 STYLES = {kind: f"{text_colour(kind)} on {colour}" for kind, colour in COLOURS.items()}
 MOST_ROWS = 64
-"""Most stages that are drawn; of more, the first and the last."""
+"""Most rows that are drawn; of more, the first and the last."""
 
 
 def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, int] | None = None) -> Iterator[Text]:
@@ -29,33 +30,33 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
         coloured: Whether the terminal shows colours; without, ops are set apart by their letters alone.
         window: First and last tick to draw; ``None``: from the first start to the last end.
     """
-    stages = schedule.instance.stages
-    margin = len(f"stage {stages - 1} ")
+    labels = [row.label for row in rows_of(schedule)]
+    count, margin = len(labels), max(map(len, labels)) + 1
     grid = grid_of(schedule, max(width - margin - 1, 10), window=window)
-    for stage, row in enumerate(grid.rows):
-        if stages > MOST_ROWS and stage == MOST_ROWS // 2:
-            yield Text(f"... {stages - MOST_ROWS} more stages ...")
-        if stages > MOST_ROWS and MOST_ROWS // 2 <= stage < stages - MOST_ROWS // 2:
+    for number, (label, row) in enumerate(zip(labels, grid.rows, strict=True)):
+        if count > MOST_ROWS and number == MOST_ROWS // 2:
+            yield Text(f"... {count - MOST_ROWS} more {'stages' if count == schedule.instance.stages else 'rows'} ...")
+        if count > MOST_ROWS and MOST_ROWS // 2 <= number < count - MOST_ROWS // 2:
             continue
-        line = Text(f"stage {stage}".ljust(margin), no_wrap=True)
+        line = Text(label.ljust(margin), no_wrap=True)
         for run in row:
             line.append(
                 _cell(run, " " if coloured else "-"), style=STYLES[run.event.kind] if coloured and run.event else ""
             )
         yield line
     yield from _axis(grid, margin, schedule.instance.tick, width)
-    yield from _legend(schedule, grid, coloured=coloured)
+    yield from _legend(schedule, grid, width, coloured=coloured)
 
 
 def _cell(run: Run, fill: str) -> str:
     """The text of one run: letter and number, or as much of it as fits."""
     if run.event is None:
         return "·" * run.columns
-    kind, microbatch = run.event.kind.value, run.event.microbatch
+    sign, microbatch = SIGNS[run.event.kind], run.event.microbatch
     number = "" if microbatch is None else str(microbatch)
-    if len(kind) + len(number) <= run.columns:
-        return (kind + number).ljust(run.columns, fill)
-    return (kind + fill * run.columns)[: run.columns]
+    if len(sign) + len(number) <= run.columns:
+        return (sign + number).ljust(run.columns, fill)
+    return (sign + fill * run.columns)[: run.columns]
 
 
 def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
@@ -72,14 +73,19 @@ def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
     yield Text(f"{(unit or 'tick').ljust(margin)}{line}", no_wrap=True)
 
 
-def _legend(schedule: Schedule, grid: Grid, *, coloured: bool) -> Iterator[Text]:
+def _legend(schedule: Schedule, grid: Grid, width: int, *, coloured: bool) -> Iterator[Text]:
     line = Text()
-    used = {event.kind for row in schedule.by_stage() for event in row if event.end > event.start}
-    for kind in (kind for kind in COLOURS if kind in used):
-        line.append(f" {kind.value} ", style=STYLES[kind] if coloured else "")
+    for kind in kinds_of(rows_of(schedule)):
+        if line and len(line) + len(f" {SIGNS[kind]} {NAMES[kind]}") > width:
+            yield line
+            line = Text()
+        line.append(f" {SIGNS[kind]} ", style=STYLES[kind] if coloured else "")
         line.append(f"{NAMES[kind]}  ")
-    line.append(" · idle")
-    yield line
+    idle = " · idle"
+    if line and len(line) + len(idle) > width:
+        yield line
+        line = Text()
+    yield line.append(idle)
     if grid.is_coarse:
         per_column = Fraction(grid.ticks, grid.columns)
         unit, per_tick = unit_of(int(per_column), schedule.instance.tick)

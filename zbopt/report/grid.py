@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zbopt.instance import Instance, Kind
+from zbopt.instance import Kind
+from zbopt.rows import extent, rows_of
 from zbopt.schedule import Event, Schedule
 
 
@@ -26,11 +27,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """``rows[stage]`` are runs that fill ``columns``; time 0 of the chart is tick ``origin``."""
+    """Each row is a label and runs that fill ``columns``; time 0 of the chart is tick ``origin``."""
 
     columns: int
     origin: int
     ticks: int
+    labels: tuple[str, ...]
     rows: tuple[tuple[Run, ...], ...]
 
     def column_of(self, tick: int) -> int:
@@ -54,27 +56,12 @@ def grid_of(
         columns_a_tick: Most columns that one tick gets where there is room.
         window: First and last tick of the chart; ``None``: from the first start to the last end.
     """
-    rows = schedule.by_stage()
+    rows = rows_of(schedule)
     origin, end = window or extent(schedule)
     ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
-    return Grid(columns, origin, ticks, tuple(_runs(row, origin, ticks, columns) for row in rows))
-
-
-def extent(schedule: Schedule) -> tuple[int, int]:
-    """First start and last end of all stages, in ticks; 0 and 0 without events."""
-    events = [event for row in schedule.by_stage() for event in row]
-    return min((e.start for e in events), default=0), max((e.end for e in events), default=0)
-
-
-def nth_of(instance: Instance) -> tuple[int, ...]:
-    """For each virtual stage, how many virtual stages its stage holds before it."""
-    seen: defaultdict[int, int] = defaultdict(int)
-    numbers = []
-    for stage in instance.stage_of:
-        numbers.append(seen[stage])
-        seen[stage] += 1
-    return tuple(numbers)
+    runs = (_runs(row.events, origin, ticks, columns) for row in rows)
+    return Grid(columns, origin, ticks, tuple(row.label for row in rows), tuple(runs))
 
 
 def _runs(row: Sequence[Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:

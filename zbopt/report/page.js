@@ -15,12 +15,12 @@
 
   const schedules = data.schedules.map((given, number) => {
     const reach = new Array(given.start.length);
-    given.rows.forEach((first, stage) => {
+    given.rows.forEach((first, row) => {
       let last = -Infinity;
-      for (let i = first; i < endOf(given, stage); i++) reach[i] = last = Math.max(last, given.end[i]);
+      for (let i = first; i < endOf(given, row); i++) reach[i] = last = Math.max(last, given.end[i]);
     });
     const gapBefore = new Map();
-    const gaps = given.rows.map(() => []);
+    const gaps = given.memory.stages.map(() => []);
     given.idle.forEach((gap) => {
       gaps[gap[0]].push(gap);
       if (gap[4] >= 0) gapBefore.set(gap[4], [...(gapBefore.get(gap[4]) ?? []), gap]);
@@ -28,8 +28,8 @@
     return { ...given, number, reach, gaps, gapBefore, onPath: new Set(given.path) };
   });
 
-  function endOf(schedule, stage) {
-    return stage + 1 < schedule.rows.length ? schedule.rows[stage + 1] : schedule.start.length;
+  function endOf(schedule, row) {
+    return row + 1 < schedule.rows.length ? schedule.rows[row + 1] : schedule.start.length;
   }
 
   // Words
@@ -41,6 +41,10 @@
   }
 
   function stageOf(schedule, op) {
+    return schedule.stage ? schedule.stage[op] : schedule.stageOf[rowOf(schedule, op)];
+  }
+
+  function rowOf(schedule, op) {
     let [low, high] = [0, schedule.rows.length - 1];
     while (low < high) {
       const middle = (low + high + 1) >> 1;
@@ -71,12 +75,21 @@
     return `idle ${spanText(schedule, from, to)}\n${data.causes[cause].name}: ${data.causes[cause].text}${other}`;
   }
 
+  function rowText(schedule, row) {
+    return `stage ${schedule.stageOf[row]}${schedule.beside[row] ? `, ${schedule.beside[row]}` : ""}`;
+  }
+
+  function rowLabels(schedule) {
+    return schedule.stageOf.map((stage, row) => schedule.beside[row] ? `   ${schedule.beside[row]}` : `stage ${stage}`);
+  }
+
   function opText(schedule, op) {
-    const stage = stageOf(schedule, op);
+    const row = rowOf(schedule, op);
     const gaps = schedule.gapBefore.get(op);
-    let waited = op > schedule.rows[stage] ? `followed ${idOf(schedule, op - 1)} at once` : "waited for nothing";
+    let waited = op > schedule.rows[row] ? `followed ${idOf(schedule, op - 1)} at once` : "waited for nothing";
+    if (schedule.beside[row]) waited = rowText(schedule, row);
     if (gaps) waited = "waited: " + gaps.map((gap) => gapText(schedule, gap).replace("\n", ", ")).join("\n");
-    const nth = schedule.nth[schedule.virtual[op]] ?? 0;
+    const nth = schedule.beside[row] ? 0 : schedule.nth[schedule.virtual[op]] ?? 0;
     const held = nth ? `\nvirtual stage ${nth + 1} of its stage` : "";
     const critical = schedule.onPath.has(op) ? "\non the critical path" : "";
     const kind = data.kinds[schedule.kind[op]];
@@ -126,10 +139,10 @@
     }
 
     layout() {
-      const stages = this.schedule.rows.length;
-      this.row = this.rowHeight(stages);
+      this.rows = this.labels().length;
+      this.row = this.rowHeight(this.rows);
       this.width = Math.max(this.canvas.parentElement.clientWidth, 200);
-      this.height = stages * this.row + AXIS;
+      this.height = this.rows * this.row + AXIS;
       const ctx = (this.ctx = this.canvas.getContext("2d"));
       const sharp = Math.min(devicePixelRatio || 1, 30000 / this.height);
       this.canvas.width = Math.round(this.width * sharp);
@@ -137,7 +150,8 @@
       this.canvas.style.height = `${this.height}px`;
       ctx.setTransform(sharp, 0, 0, sharp, 0, 0);
       ctx.font = FONT;
-      this.left = Math.ceil(ctx.measureText(`stage ${stages - 1}`).width) + 8;
+      // All charts of a schedule begin at one place, so that their ticks are below each other.
+      this.left = Math.ceil(Math.max(...rowLabels(this.schedule).map((label) => ctx.measureText(label).width))) + 8;
       const largest = this.schedule.microbatch.reduce((most, number) => Math.max(most, number), 0);
       this.widest = "8".repeat(String(largest).length);
       this.wide = this.width >= 560;
@@ -153,22 +167,22 @@
 
     draw() {
       this.layout();
-      const { ctx, schedule } = this;
+      const { ctx } = this;
       ctx.clearRect(0, 0, this.width, this.height);
       ctx.textBaseline = "middle";
       const every = Math.ceil(14 / this.row);
-      for (let stage = 0; stage < schedule.rows.length; stage++) {
-        const middle = (stage + 0.5) * this.row;
-        if (stage % every === 0) {
-          this.write(`stage ${stage}`, 0, middle, "ink");
-          if (this.wide) this.write(this.note(stage), this.width - this.right + 10, middle, "soft");
+      this.labels().forEach((label, row) => {
+        const middle = (row + 0.5) * this.row;
+        if (row % every === 0) {
+          this.write(label, 0, middle, label.startsWith(" ") ? "soft" : "ink");
+          if (this.wide) this.write(this.note(row), this.width - this.right + 10, middle, "soft");
         }
-      }
+      });
       ctx.save();
       ctx.beginPath();
-      ctx.rect(this.left, 0, this.width - this.left - this.right, schedule.rows.length * this.row);
+      ctx.rect(this.left, 0, this.width - this.left - this.right, this.rows * this.row);
       ctx.clip();
-      for (let stage = 0; stage < schedule.rows.length; stage++) this.drawRow(stage);
+      for (let row = 0; row < this.rows; row++) this.drawRow(row);
       this.drawOver();
       ctx.restore();
       this.drawAxis();
@@ -209,9 +223,9 @@
     at(event) {
       const box = this.canvas.getBoundingClientRect();
       const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-      const stage = Math.floor(y / this.row);
-      const inside = x >= this.left && x <= this.width - this.right && stage >= 0 && stage < this.schedule.rows.length;
-      return { time: view.from + (x - this.left) / this.scale, stage, inside };
+      const row = Math.floor(y / this.row);
+      const inside = x >= this.left && x <= this.width - this.right && row >= 0 && row < this.rows;
+      return { time: view.from + (x - this.left) / this.scale, row, inside };
     }
 
     wheel(event) {
@@ -265,8 +279,8 @@
       redraw();
       if (op === null) return;
       const box = this.canvas.getBoundingClientRect();
-      const stage = stageOf(this.schedule, op);
-      showTip(said.textContent, box.left + this.x(this.schedule.start[op]), box.top + (stage + 1) * this.row);
+      const y = (rowOf(this.schedule, op) + 1) * this.row;
+      showTip(said.textContent, box.left + this.x(this.schedule.start[op]), box.top + y);
     }
 
     key(event) {
@@ -287,30 +301,30 @@
       keys[event.key]();
     }
 
-    step(stages, ops) {
+    step(rows, ops) {
       const { schedule, selected } = this;
-      const first = schedule.rows.findIndex((op, stage) => op < endOf(schedule, stage));
+      const first = schedule.rows.findIndex((op, row) => op < endOf(schedule, row));
       if (selected === null) return this.select(firstOp(schedule, first, view.from));
-      const stage = stageOf(schedule, selected);
+      const row = rowOf(schedule, selected);
       if (ops) {
         const op = selected + ops;
-        return op >= schedule.rows[stage] && op < endOf(schedule, stage) ? this.select(op) : undefined;
+        return op >= schedule.rows[row] && op < endOf(schedule, row) ? this.select(op) : undefined;
       }
-      const other = Math.min(Math.max(stage + stages, 0), schedule.rows.length - 1);
+      const other = Math.min(Math.max(row + rows, 0), schedule.rows.length - 1);
       if (schedule.rows[other] === endOf(schedule, other)) return undefined;
       return this.select(firstOp(schedule, other, schedule.start[selected]));
     }
   }
 
-  /** First op of a stage that ends after `time`; the last one where none does. */
-  function firstOp(schedule, stage, time) {
-    let [low, high] = [schedule.rows[stage], endOf(schedule, stage)];
+  /** First op of a row that ends after `time`; the last one where none does. */
+  function firstOp(schedule, row, time) {
+    let [low, high] = [schedule.rows[row], endOf(schedule, row)];
     while (low < high) {
       const middle = (low + high) >> 1;
       if (schedule.reach[middle] > time) high = middle;
       else low = middle + 1;
     }
-    return Math.max(schedule.rows[stage], Math.min(low, endOf(schedule, stage) - 1));
+    return Math.max(schedule.rows[row], Math.min(low, endOf(schedule, row) - 1));
   }
 
   function axisStep(least, lowest) {
@@ -320,40 +334,45 @@
   }
 
   class Gantt extends Chart {
-    rowHeight(stages) {
-      return stages <= 8 ? 28 : stages <= 16 ? 22 : stages <= 64 ? 17 : Math.max(3, Math.floor(1100 / stages));
+    labels() {
+      return rowLabels(this.schedule);
     }
 
-    note(stage) {
-      return this.schedule.idleNotes[stage];
+    rowHeight(rows) {
+      return rows <= 8 ? 28 : rows <= 16 ? 22 : rows <= 64 ? 17 : Math.max(3, Math.floor(1100 / rows));
     }
 
-    drawRow(stage) {
+    note(row) {
+      return this.schedule.beside[row] ? "" : this.schedule.idleNotes[this.schedule.stageOf[row]];
+    }
+
+    drawRow(number) {
       const { ctx, schedule, row } = this;
       const gap = row >= 12 ? 2 : row >= 6 ? 1 : 0;
-      const [top, high] = [stage * row + gap, row - 2 * gap];
+      const [top, high] = [number * row + gap, row - 2 * gap];
       ctx.fillStyle = ink("idle");
       ctx.fillRect(this.x(schedule.from), top, (schedule.to - schedule.from) * this.scale, high);
-      for (let i = firstOp(schedule, stage, view.from); i < endOf(schedule, stage) && schedule.start[i] < view.to; i++) {
+      for (let i = firstOp(schedule, number, view.from); i < endOf(schedule, number) && schedule.start[i] < view.to; i++) {
         const x = this.x(schedule.start[i]);
         const length = (schedule.end[i] - schedule.start[i]) * this.scale;
         const kind = schedule.kind[i];
         ctx.globalAlpha = state.path && !schedule.onPath.has(i) ? 0.22 : 1;
         ctx.fillStyle = colourOf(kind);
         ctx.fillRect(x, top, length > 3 ? length - 1 : length, high);
-        if (length >= 5) this.label(i, kind, x, top, length, high);
+        if (length >= 5) this.label(i, schedule.beside[number], x, top, length, high);
       }
       ctx.globalAlpha = 1;
     }
 
-    label(op, kind, x, top, length, high) {
+    label(op, beside, x, top, length, high) {
       const { ctx, schedule } = this;
-      const lines = Math.min(schedule.nth[schedule.virtual[op]] ?? 0, 3);
+      const kind = schedule.kind[op];
+      const lines = beside ? 0 : Math.min(schedule.nth[schedule.virtual[op]] ?? 0, 3);
       ctx.fillStyle = textOn(kind);
       if (high >= 12) for (let n = 1; n <= lines; n++) ctx.fillRect(x, top + high - 3 * n, length - 1, 1.5);
       if (high < 12 || length < 9) return;
       const number = schedule.microbatch[op] < 0 ? "" : String(schedule.microbatch[op]);
-      const name = data.kinds[kind].name;
+      const name = data.kinds[kind].sign;
       ctx.font = SMALL;
       const [begin, end] = [Math.max(x, this.left), Math.min(x + length, this.width - this.right)];
       // Of ops of one length all have their number, or none: 0 to 9 without 10 would look like ops without one.
@@ -384,7 +403,7 @@
       ctx.strokeStyle = ink(colour);
       ctx.lineWidth = 2;
       const width = Math.max((schedule.end[op] - schedule.start[op]) * this.scale - 1, 2);
-      ctx.strokeRect(this.x(schedule.start[op]), stageOf(schedule, op) * row + 1, width, row - 2);
+      ctx.strokeRect(this.x(schedule.start[op]), rowOf(schedule, op) * row + 1, width, row - 2);
     }
 
     connect(ops, colour) {
@@ -393,7 +412,7 @@
       ctx.lineWidth = 2;
       ctx.beginPath();
       ops.forEach((op, i) => {
-        const y = (stageOf(schedule, op) + 0.5) * row;
+        const y = (rowOf(schedule, op) + 0.5) * row;
         if (i) ctx.lineTo(this.x(schedule.start[op]), y);
         ctx.moveTo(this.x(schedule.end[op]), y);
       });
@@ -406,22 +425,28 @@
       const x = this.x(schedule.start[op]);
       const width = (schedule.end[op] - schedule.start[op]) * this.scale - 1;
       if (width >= 3 && x < this.width && x + width > this.left) {
-        ctx.strokeRect(x + 1, stageOf(schedule, op) * row + 2, width - 2, row - 4);
+        ctx.strokeRect(x + 1, rowOf(schedule, op) * row + 2, width - 2, row - 4);
       }
     }
 
-    found({ time, stage }) {
+    found({ time, row }) {
       const { schedule } = this;
-      const op = firstOp(schedule, stage, time);
-      if (op < endOf(schedule, stage) && schedule.start[op] <= time && schedule.end[op] > time) {
+      const op = firstOp(schedule, row, time);
+      if (op < endOf(schedule, row) && schedule.start[op] <= time && schedule.end[op] > time) {
         return { op, text: opText(schedule, op) };
       }
+      if (schedule.beside[row]) return { op: -1, text: `${rowText(schedule, row)}\nfree` };
+      const stage = schedule.stageOf[row];
       const gap = schedule.gaps[stage].find(([, from, to]) => from <= time && time < to);
       return gap ? { op: gap[4], text: `stage ${stage}\n${gapText(schedule, gap)}` } : null;
     }
   }
 
   class Memory extends Chart {
+    labels() {
+      return this.schedule.memory.stages.map((_, stage) => `stage ${stage}`);
+    }
+
     rowHeight(stages) {
       return stages <= 8 ? 40 : stages <= 16 ? 30 : stages <= 64 ? 22 : Math.max(3, Math.floor(1100 / stages));
     }
@@ -467,7 +492,7 @@
       ctx.setLineDash([]);
     }
 
-    found({ time, stage }) {
+    found({ time, row: stage }) {
       const { schedule } = this;
       const entry = schedule.memory.stages[stage];
       const i = lastBefore(entry.time, time);

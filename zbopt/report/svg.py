@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from zbopt.costs.times import decimal_text, unit_of
+from zbopt.instance import Kind
 from zbopt.metrics import figures
 from zbopt.report.colours import COLOURS, NAMES, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
 from zbopt.report.words import percent, ticks_text
 from zbopt.result import Result
+from zbopt.rows import kinds_of, rows_of
 from zbopt.schedule import Schedule
 
-_WIDTH, _ROW, _GAP, _MARGIN, _LETTER = 960, 22, 3, 64, 7
+_WIDTH, _ROW, _GAP, _MARGIN, _LETTER, _LEGEND_LINE = 960, 22, 3, 64, 7, 16
 _MOST_COLUMNS = 1200
 """Longer schedules are drawn by column, as in a terminal: a rectangle for each of a million ops helps nobody."""
 
 
 def gantt_svg(schedule: Schedule) -> str:
-    """The chart of ``schedule`` as one ``<svg>`` element, 960 units wide: a row a stage, a colour a kind."""
+    """The chart of ``schedule`` as one ``<svg>`` element, 960 units wide: a row a stage and link, a colour a kind."""
     grid = grid_of(schedule, _MOST_COLUMNS, columns_a_tick=_MOST_COLUMNS)
-    height = len(grid.rows) * (_ROW + _GAP) + 52
+    below = len(grid.rows) * (_ROW + _GAP)
+    legend = list(_legend_places(kinds_of(rows_of(schedule))))
+    height = below + 36 + _LEGEND_LINE * max((line + 1 for _, _, line in legend), default=1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="100%" '
         f'style="max-width:{_WIDTH}px" font-family="sans-serif" font-size="11" role="img">',
         f"<title>{escape(_title(schedule))}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
-    for stage, row in enumerate(grid.rows):
-        parts += _row(stage, row, grid)
-    parts += _axis(grid, schedule.instance.tick, len(grid.rows) * (_ROW + _GAP))
-    parts += _legend(schedule, height - 12)
+    for number, (label, row) in enumerate(zip(grid.labels, grid.rows, strict=True)):
+        parts += _row(number, label, row, grid)
+    parts += _axis(grid, schedule.instance.tick, below)
+    parts += _legend(legend, below + 40)
     return "\n".join([*parts, "</svg>"])
 
 
@@ -62,9 +66,9 @@ def _text(x: float, y: float, text: str, *, fill: str = "#222222", anchor: str =
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _row(stage: int, row: tuple[Run, ...], grid: Grid) -> Iterator[str]:
-    top = stage * (_ROW + _GAP) + 4
-    yield _text(4, top + 15, f"stage {stage}")
+def _row(number: int, label: str, row: tuple[Run, ...], grid: Grid) -> Iterator[str]:
+    top = number * (_ROW + _GAP) + 4
+    yield _text(4 + 4 * (len(label) - len(label.lstrip())), top + 15, label.lstrip())
     left, right = _x(0, grid), _x(grid.columns, grid)
     yield f'<rect x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{_ROW}" fill="#eeeeee"/>'
     for run in row:
@@ -77,9 +81,9 @@ def _row(stage: int, row: tuple[Run, ...], grid: Grid) -> Iterator[str]:
             f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_ROW}" fill="{COLOURS[kind]}"{edge}>'
             f"<title>{escape(run.event.id)}: {run.event.start} to {run.event.end}</title></rect>"
         )
-        number = str(kind.value if run.event.microbatch is None else run.event.microbatch)
-        if width >= _LETTER * len(number) + 2:
-            yield _text(x + width / 2, top + 15, number, fill=text_colour(kind), anchor="middle")
+        text = str(kind.value if run.event.microbatch is None else run.event.microbatch)
+        if width >= _LETTER * len(text) + 2:
+            yield _text(x + width / 2, top + 15, text, fill=text_colour(kind), anchor="middle")
 
 
 def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:
@@ -93,11 +97,23 @@ def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:
         yield _text(x, top + 18, decimal_text((time + grid.origin) * per_tick), anchor="middle")
 
 
-def _legend(schedule: Schedule, y: int) -> Iterator[str]:
-    used = {event.kind for row in schedule.by_stage() for event in row if event.end > event.start}
-    x = float(_MARGIN)
-    for kind in (kind for kind in COLOURS if kind in used):
+def _legend_places(kinds: Sequence[Kind]) -> Iterator[tuple[Kind, float, int]]:
+    """Where each kind's entry begins, and on which line, so that none is past the right edge."""
+    x, line = float(_MARGIN), 0
+    for kind in kinds:
+        width = 30 + _LETTER * len(_legend_text(kind))
+        if x > _MARGIN and x + width > _WIDTH:
+            x, line = float(_MARGIN), line + 1
+        yield kind, x, line
+        x += width
+
+
+def _legend_text(kind: Kind) -> str:
+    return f"{kind.value}: {NAMES[kind]}"
+
+
+def _legend(places: Sequence[tuple[Kind, float, int]], top: int) -> Iterator[str]:
+    for kind, x, line in places:
+        y = top + _LEGEND_LINE * line
         yield f'<rect x="{x:.1f}" y="{y - 9}" width="11" height="11" fill="{COLOURS[kind]}"/>'
-        text = f"{kind.value}: {NAMES[kind]}"
-        yield _text(x + 15, y, text)
-        x += 30 + _LETTER * len(text)
+        yield _text(x + 15, y, _legend_text(kind))

@@ -17,11 +17,11 @@ from zbopt.costs.times import tick_name, tick_ns, unit_of
 from zbopt.instance import Instance
 from zbopt.metrics import Figures, figures
 from zbopt.report.chart_data import CAUSES, KINDS, chart_data, common_tick
-from zbopt.report.colours import COLOURS, NAMES
-from zbopt.report.grid import extent
+from zbopt.report.colours import COLOURS, NAMES, SIGNS
 from zbopt.report.page import asked_rows, distance_rows
 from zbopt.report.words import amount_text, percent, runs_text, ticks_text
 from zbopt.result import Bound
+from zbopt.rows import extent, kinds_of, rows_of
 from zbopt.schedule import Schedule
 
 _MOST_VIOLATIONS = 20
@@ -78,11 +78,14 @@ def _title(entries: Sequence[Entry]) -> str:
 
 
 def _legend(schedules: Sequence[Schedule]) -> Iterator[str]:
-    used = {e.kind for schedule in schedules for row in schedule.by_stage() for e in row if e.end > e.start}
+    used = {kind for schedule in schedules for kind in kinds_of(rows_of(schedule))}
     for number, kind in enumerate(COLOURS):
         if kind in used:
-            yield f'<li><i data-kind="{number}"></i>{kind.value} {escape(NAMES[kind])}</li>'
+            sign = "" if SIGNS[kind] == kind.value else f" ({escape(SIGNS[kind])})"
+            yield f'<li><i data-kind="{number}"></i>{kind.value}{sign} {escape(NAMES[kind])}</li>'
     yield '<li><i class="idle"></i>idle</li>'
+    if any(s.instance.collectives for s in schedules):
+        yield "<li>an op in the row of a port: the time in which its collective holds it</li>"
     if any(len(s.instance.stage_of) > s.instance.stages for s in schedules):
         yield "<li>one line below an op: the second virtual stage of its stage; two: the third; three: later ones</li>"
 
