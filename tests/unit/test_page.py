@@ -378,6 +378,22 @@ def test_schedule_that_breaks_every_rule_opens_too(browser: Browser, tmp_path: P
 
 
 @needs_browser
+def test_rows_beside_compute_tell_what_they_hold(browser: Browser, tmp_path: Path) -> None:
+    """1F1B over links of one tick: F0 ends at 1 and is on its way to stage 1 until 2; then that link is free."""
+    instance = Instance.model_validate(
+        {"stages": 2, "microbatches": 1, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1, "comm_ticks": 1}
+        | {"communication": "link"}
+    )
+    browser.open(tmp_path / "page.html", page_of(HEURISTICS["1f1b-split"](instance)))
+    browser.point(1, 1.5).perform()
+    assert browser.tip() == "it0/s0/v0/mb0/SEND_F activation on its way\n1 to 2, 1 tick\nstage 0, to 1"
+    browser.point(1, 3.5).perform()
+    assert browser.tip() == "stage 0, to 1\nfree"
+    browser.point(2, 2.5).perform()
+    assert browser.tip().startswith("it0/s1/v1/mb0/F")
+
+
+@needs_browser
 def test_ledger_table_follows_stage_and_window(opened: Browser) -> None:
     """Stage 0, ticks 5.5 to 27.5: F4 to F7 come, 8 W give back; B gives nothing back, and has no line."""
     opened.click("in")
