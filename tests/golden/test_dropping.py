@@ -59,18 +59,28 @@ def test_choosing_finds_what_keeping_cannot_and_is_never_worse_than_always(way: 
     assert better >= 10
 
 
-def test_everything_switched_on_is_proved() -> None:
-    """4 stages, 8 microbatches, with every field that takes time or memory: the load of the last stage is met.
+@pytest.mark.parametrize(
+    ("caps", "value", "proved_by"),
+    [((48, 44, 40, 36), 161, "bound:load"), ((44, 41, 38, 35), 164, "bound:last-gradient")],
+)
+def test_everything_switched_on_is_proved(caps: tuple[int, ...], value: int, proved_by: str) -> None:
+    """4 stages, 8 microbatches, with every field that takes time or memory: a bound of the last stage is met.
 
-    It bounds the makespan by 161: the first F of the last stage begins at 20 at the earliest (F 4, 5, 5 and three
-    transfers of 1 + (1/2)/(1/2) = 2 ticks), 8 microbatches of F 6 + 1 for the loss and B, W 6 + 4 or
-    BW 10 take 17 each, 136; then the reduction 2, the barrier 1 and O 2: 20 + 136 + 5 = 161.
+    The load: its first F begins at 20 at the earliest (F 4, 5, 5 and three transfers of 1 + (1/2)/(1/2) = 2 ticks), 8
+    microbatches of F 6 + 1 for the loss and B, W 6 + 4 or BW 10 take 17 each, 136; then the reduction 2, the barrier 1
+    and O 2: 20 + 136 + 5 = 161.
+
+    The last gradient, at a cap of 35: static memory is 3 + 3 + 6 + 1 + 1 and two receive buffers of 1/2, 15, so that 20
+    are left. Its last B holds 4 + 1/2 + 1/2 and adds 1; each W that waits holds 4/2 + 1 = 3, so 4 fit beside it. With
+    the B's own, five W of 4 may follow, and 20 + 136 - 20 = 136 comes before its end. Then the gradient goes up: three
+    transfers of 2, B 5 twice and 7 for the backward of the first stage, 23, and the 5 above: 136 + 23 + 5 = 164.
     """
-    instance = Instance.model_validate(EVERYTHING)
+    instance = Instance.model_validate(EVERYTHING | {"memory_cap": caps})
     result = solve(instance, time_limit_s=60, deterministic=True)
     assert result.schedule is not None
     assert validate(instance, result.schedule).violations == ()
-    assert (result.value, result.bound.value, result.status) == (161, 161, Status.OPTIMAL)
+    assert (result.value, result.bound.value, result.status) == (value, value, Status.OPTIMAL)
+    assert result.bound.proved_by == proved_by
 
 
 EVERYTHING = {

@@ -32,18 +32,22 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
     virtual_stage, *others = instance.virtual_stages_of(stage)
     if others or instance.overlapped_ticks is not None:
         return None
-    m, trip = len(instance.microbatches_of(virtual_stage)), slices.round_trips[virtual_stage]
-    forward = slices.forward(virtual_stage, most=True)
     head = slices.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
-    base = head + slices.work(stage) + optimizer_tail(instance, stage)
+    return head + slices.work(stage) + idle_ticks(slices, virtual_stage) + optimizer_tail(instance, stage)
+
+
+def idle_ticks(slices: Slices, virtual_stage: int) -> int:
+    """Least idle time of a stage of one virtual stage, between its first start and its last gradient op."""
+    instance = slices.instance
+    m, trip = len(instance.microbatches_of(virtual_stage)), slices.round_trips[virtual_stage]
+    forward = slices.forward(virtual_stage, most=True) + slices.again(virtual_stage, most=True)
     count = slots(instance, virtual_stage)
-    forward += slices.again(virtual_stage, most=True)
     if count is None:
         # All forwards may come before the first gradient: the two windows may be one.
-        return base + max(0, trip - m * forward)
+        return max(0, trip - m * forward)
     before_first = max(0, trip - count * forward)
     after_last = max(0, trip - forward - _most_live_work(slices, virtual_stage))
-    return base + before_first + after_last
+    return before_first + after_last
 
 
 def _most_live_work(slices: Slices, virtual_stage: int) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 from zbopt.instance import Barrier, Instance, Objective, OpTicks
 from zbopt.memory import Way, added_by_b, least_left, static_memory, ways, whole_memory
@@ -154,6 +155,33 @@ def held_for_weight(instance: Instance, virtual_stage: int) -> Fraction:
     """What a microbatch holds from the end of its B until the end of its W."""
     kept = instance.activation[virtual_stage] * instance.weight_share[virtual_stage]
     return kept + added_by_b(instance, virtual_stage)
+
+
+class Waiting(NamedTuple):
+    """Ops of one kind that may be live: memory and work of each, and how many there are at most."""
+
+    memory: Fraction
+    ticks: int
+    most: int
+
+
+def most_work(room: Fraction, kinds: Sequence[Waiting]) -> int:
+    """Most work of ops that are live within ``room``: of several kinds as if ops could be cut, of one in whole ops."""
+    work = Fraction(0)
+    # The work per memory decides.
+    for kind in sorted(kinds, key=_rate, reverse=True):
+        taken = Fraction(kind.most)
+        if kind.memory:
+            taken = min(taken, max(room, Fraction(0)) / kind.memory)
+        if len(kinds) == 1:
+            taken = Fraction(int(taken))
+        work += taken * kind.ticks
+        room -= taken * kind.memory
+    return int(work)
+
+
+def _rate(kind: Waiting) -> tuple[bool, Fraction]:
+    return kind.memory == 0, Fraction(kind.ticks) if kind.memory == 0 else kind.ticks / kind.memory
 
 
 def reduction(instance: Instance, virtual_stage: int) -> int:

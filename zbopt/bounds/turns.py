@@ -7,9 +7,8 @@ gradient has left the others, memory and the way between them limit what the sta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 
-from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, over_stages, slots
+from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages, slots
 from zbopt.instance import Instance, Objective
 from zbopt.memory import least_left, static_memory
 from zbopt.result import Bound
@@ -27,15 +26,22 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
     first, *others = instance.virtual_stages_of(stage)
     if not others:
         return None
+    head = slices.heads[first] if instance.objective is Objective.MAKESPAN else 0
+    return head + slices.work(stage) + idle_ticks(slices, stage) + optimizer_tail(instance, stage)
+
+
+def idle_ticks(slices: Slices, stage: int) -> int:
+    """Least idle time of a stage of several virtual stages, between its first start and its last gradient op."""
+    instance = slices.instance
+    first, second = instance.virtual_stages_of(stage)[:2]
     m, own = instance.microbatches, slices.forward(first) + slices.again(first)
     count = slots(instance, first)
     rest = slices.work(stage) // m - own - slices.backward_work(first)
     begun = m if count is None else count
-    way = slices.heads[others[0]] - slices.heads[first]
+    way = slices.heads[second] - slices.heads[first]
     before = max(0, way - begun * own, slices.round_trips[first] - begun * (own + rest))
-    after = 0 if count is None else max(0, _way_back(slices, first, others[0]) - int(_most_work(slices, stage)))
-    head = slices.heads[first] if instance.objective is Objective.MAKESPAN else 0
-    return head + slices.work(stage) + before + after + optimizer_tail(instance, stage)
+    after = 0 if count is None else max(0, _way_back(slices, first, second) - _most_work(slices, stage))
+    return before + after
 
 
 def _way_back(slices: Slices, first: int, other: int) -> int:
@@ -44,29 +50,19 @@ def _way_back(slices: Slices, first: int, other: int) -> int:
     return lags + sum(slices.gradient(v) for v in range(first + 1, other))
 
 
-def _most_work(slices: Slices, stage: int) -> Fraction:
+def _most_work(slices: Slices, stage: int) -> int:
     """Most work of what can be live beside one microbatch whose gradient is on its way to the stage's first part."""
     instance = slices.instance
     assert instance.memory_cap is not None, "asked only where memory limits"
     first = instance.virtual_stages_of(stage)[0]
     room = instance.memory_cap[stage] - static_memory(instance, stage) - least_left(instance, first)
-    count, most = instance.microbatches, Fraction(0)
-    # As if ops could be cut to fill the room: the work per memory decides, each kind at most once a microbatch.
-    for size, ticks in sorted(_live(slices, stage), key=lambda one: _rate(*one), reverse=True):
-        taken = Fraction(count) if size == 0 else min(Fraction(count), max(room, Fraction(0)) / size)
-        most += taken * ticks
-        room -= taken * size
-    return most
+    return most_work(room, list(_live(slices, stage)))
 
 
-def _live(slices: Slices, stage: int) -> Iterator[tuple[Fraction, int]]:
-    """(memory, work left) of a microbatch that waits for its gradient on the first part, or for a W on any."""
+def _live(slices: Slices, stage: int) -> Iterator[Waiting]:
+    """Microbatches that wait for their gradient on the first part, or for a W on any."""
     instance = slices.instance
-    first = instance.virtual_stages_of(stage)[0]
-    yield least_left(instance, first), slices.again(first) + slices.backward_work(first)
+    first, m = instance.virtual_stages_of(stage)[0], instance.microbatches
+    yield Waiting(least_left(instance, first), slices.again(first) + slices.backward_work(first), m)
     for v in instance.virtual_stages_of(stage):
-        yield held_for_weight(instance, v), slices.weight(v)
-
-
-def _rate(size: Fraction, ticks: int) -> tuple[bool, Fraction]:
-    return size == 0, Fraction(ticks) if size == 0 else ticks / size
+        yield Waiting(held_for_weight(instance, v), slices.weight(v), m)
