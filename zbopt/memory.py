@@ -96,6 +96,12 @@ def parts(instance: Instance, virtual_stage: int, way: Way, *, fused: bool) -> t
     return tuple(part for part in found if part.amount)
 
 
+def taken_by_forward(instance: Instance, virtual_stage: int) -> Fraction:
+    """What an F takes at its start: its activation, and what it is handed and hands on."""
+    pieces = parts(instance, virtual_stage, Way.KEEP, fused=not instance.may_split)
+    return sum((part.amount for part in pieces if part.first is Kind.F), Fraction(0))
+
+
 def _activation(instance: Instance, v: int, way: Way, taker: Kind, last: Kind) -> Iterator[Part]:
     """[C4] Of what stays while it is dropped, as much as possible is what W waits for."""
     whole = instance.activation[v]

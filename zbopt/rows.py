@@ -95,9 +95,11 @@ def collectives(schedule: Schedule) -> Iterator[Event]:
 
 
 def extent(schedule: Schedule) -> tuple[int, int]:
-    """First start and last end of all stages' events, in ticks; 0 and 0 without events."""
+    """First start, or 0 where inputs have times, and last end of all stages' events, in ticks; 0 and 0 without any."""
     events = [event for event in schedule.events if 0 <= event.stage < schedule.instance.stages]
-    return min((e.start for e in events), default=0), max((e.end for e in events), default=0)
+    first = min((e.start for e in events), default=0)
+    begin = first if schedule.instance.input_ready_ticks is None else min(0, first)
+    return begin, max((e.end for e in events), default=0)
 
 
 def kinds_of(rows: Sequence[Row]) -> list[Kind]:

@@ -147,3 +147,105 @@ def test_what_does_not_fit_together_is_explained_too() -> None:
     explained = explain(_schedule(instance, (Kind.W, 1, 0, 0, 4), (Kind.F, 1, 0, 1, 2)))
     assert [(i.stage, i.start, i.end) for i in explained.idle] == [(0, 0, 4)]
     assert explain(_schedule(instance)).critical_path == ()
+
+
+def _of(fields: dict[str, object], *ops: tuple[Kind, int, int | None, int, int, int]) -> Schedule:
+    """Events (kind, virtual stage, microbatch, start, end, iteration) on linear stages whose ops take 1."""
+    instance = Instance.model_validate({"forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1} | fields)
+    events = [Event(k, v, None if k is Kind.O else v, j, start, end, it) for k, v, j, start, end, it in ops]
+    return Schedule(instance=instance, provenance=Provenance(source="hand"), events=tuple(events))
+
+
+def test_bug_a_last_reduction_was_in_no_idle_time() -> None:
+    """One stage, 3 ticks of work, G in [3, 7): 4 of 7 ticks are idle; there were none, of a makespan of 7.
+
+    The path is F, B, W, G, each at the end of the one before.
+    """
+    ops = [(Kind.F, 0, 0, 0, 1, 0), (Kind.B, 0, 0, 1, 2, 0), (Kind.W, 0, 0, 2, 3, 0), (Kind.G, 0, None, 3, 7, 0)]
+    reduced = _of({"stages": 1, "microbatches": 1, "reduction_ticks": 4}, *ops)
+    explained = explain(reduced)
+    assert figures(reduced).makespan == 7
+    assert [(i.start, i.end, i.cause) for i in explained.idle] == [(3, 7, Cause.DRAIN)]
+    assert explained.whole().share(explained.whole().idle) == 4 / 7
+    assert [e.kind for e in explained.critical_path] == [Kind.F, Kind.B, Kind.W, Kind.G]
+
+
+def test_bug_waits_for_data_counted_as_waits_for_nothing() -> None:
+    """Data of the two microbatches come at 0 and 5: between W0 and F1 the stage is idle in [3, 5)."""
+    ops = [(kind, 0, j, start + i, start + i + 1, 0) for j, start in ((0, 0), (1, 5))
+           for i, kind in enumerate((Kind.F, Kind.B, Kind.W))]  # fmt: skip
+    explained = explain(_of({"stages": 1, "microbatches": 2, "input_ready_ticks": [0, 5]}, *ops))
+    assert [(i.start, i.end, i.cause) for i in explained.idle] == [(3, 5, Cause.INPUT)]
+    assert (explained.whole().begin, explained.whole().end) == (0, 8)
+    assert explained.avoidable() is None
+
+
+def test_the_next_iteration_waits_for_the_step_of_this_one() -> None:
+    """One stage, two iterations: O runs in [5, 7), so F of the second, at 8, could start at 7 and not at 3."""
+    ops = [(Kind.F, 0, 0, 0, 1, 0), (Kind.B, 0, 0, 1, 2, 0), (Kind.W, 0, 0, 2, 3, 0), (Kind.O, 0, None, 5, 7, 0)]
+    ops += [(Kind.F, 0, 0, 8, 9, 1), (Kind.B, 0, 0, 9, 10, 1), (Kind.W, 0, 0, 10, 11, 1), (Kind.O, 0, None, 11, 13, 1)]
+    fields = {"stages": 1, "microbatches": 1, "iterations": 2, "barrier": "post_validation", "optimizer_ticks": 2}
+    explained = explain(_of(fields, *ops))
+    use = explained.avoidable()
+    assert use is not None
+    assert (use.idle.start, use.op.id, use.usable_from) == (7, "it1/s0/v0/mb0/F", 7)
+
+
+def test_bug_a_recomputed_forward_waited_for_a_gradient() -> None:
+    """Two stages: stage 0 recomputes in [6, 7) what it ran in [0, 1), though B0 of stage 1 ends at 5: it could at 1.
+
+    R needs its F alone; it was said to need the gradient, as B does.
+    """
+    ops = [(Kind.F, 0, 0, 0, 1, 0), (Kind.R, 0, 0, 6, 7, 0), (Kind.B, 0, 0, 7, 8, 0), (Kind.W, 0, 0, 8, 9, 0)]
+    ops += [(Kind.F, 1, 0, 1, 2, 0), (Kind.B, 1, 0, 4, 5, 0), (Kind.W, 1, 0, 5, 6, 0)]
+    explained = explain(_of({"stages": 2, "microbatches": 1, "recompute": ["always", "never"]}, *ops))
+    assert [(i.start, i.end, i.cause) for i in explained.idle if i.stage == 0] == [(1, 6, Cause.ORDER)]
+    use = explained.avoidable()
+    assert use is not None
+    assert (use.op.id, use.usable_from) == ("it0/s0/v0/mb0/R", 1)
+
+
+def test_room_is_for_all_that_an_f_takes() -> None:
+    """One stage, cap 3: F takes its activation of 1 and an output of 1, so a second one does not fit while F0 is there.
+
+    F1 waits in [1, 4) for the room that B0 and W0 give back, not for nothing.
+    """
+    ops = [(Kind.F, 0, 0, 0, 1, 0), (Kind.B, 0, 0, 2, 3, 0), (Kind.W, 0, 0, 3, 4, 0)]
+    ops += [(Kind.F, 0, 1, 4, 5, 0), (Kind.B, 0, 1, 5, 6, 0), (Kind.W, 0, 1, 6, 7, 0)]
+    fields = {"stages": 1, "microbatches": 2, "activation": 1, "boundary": 1, "memory_cap": 3}
+    use = explain(_of(fields, *ops)).avoidable()
+    assert use is not None
+    assert use.op.id == "it0/s0/v0/mb0/B"
+
+
+def test_bug_a_held_stage_counted_as_waiting_for_nothing() -> None:
+    """Two stages, blocking transfers of 2: F0 goes out in [1, 3), so that F1 cannot start before 3, and is not said to.
+
+    By hand: stage 0 runs F0 and F1, held in [1, 3); F1 goes out when B0 of stage 1 is over, in [5, 7), and the gradient
+    of 0 comes in [7, 9). All of the path but the last transfer's content waits for what held it.
+    """
+    ops = [(Kind.F, 0, 0, 0, 1, 0), (Kind.SEND_F, 0, 0, 1, 3, 0), (Kind.F, 0, 1, 3, 4, 0), (Kind.SEND_F, 0, 1, 5, 7, 0)]
+    ops += [(Kind.F, 1, 0, 3, 4, 0), (Kind.B, 1, 0, 4, 5, 0), (Kind.SEND_B, 1, 0, 7, 9, 0), (Kind.B, 0, 0, 9, 10, 0)]
+    explained = explain(_of({"stages": 2, "microbatches": 2, "comm_ticks": 2, "communication": "blocking"}, *ops))
+    waits = [(i.start, i.end, i.cause, i.waits_for and i.waits_for.id) for i in explained.idle if i.stage == 0]
+    assert waits == [
+        (1, 3, Cause.HELD, "it0/s0/v0/mb0/SEND_F"),
+        (4, 5, Cause.DEPENDENCY, "it0/s1/v1/mb0/B"),
+        (5, 7, Cause.HELD, "it0/s0/v0/mb1/SEND_F"),
+        (7, 9, Cause.HELD, "it0/s1/v1/mb0/SEND_B"),
+    ]
+    assert explained.avoidable() is None
+    assert [e.id[4:] for e in explained.critical_path] == [
+        "s0/v0/mb0/F", "s0/v0/mb0/SEND_F", "s1/v1/mb0/F", "s1/v1/mb0/B", "s0/v0/mb1/SEND_F", "s1/v1/mb0/SEND_B",
+        "s0/v0/mb0/B",
+    ]  # fmt: skip
+
+
+def test_the_path_goes_through_what_had_the_link() -> None:
+    """Two Fs of 1 over a link of 3 a transfer: the second, ready at 2, waits for the first one's end at 4, until 7."""
+    ops = [(Kind.F, 0, 0, 0, 1, 0), (Kind.F, 0, 1, 1, 2, 0), (Kind.SEND_F, 0, 0, 1, 4, 0), (Kind.SEND_F, 0, 1, 4, 7, 0)]
+    ops += [(Kind.F, 1, 0, 4, 5, 0), (Kind.F, 1, 1, 7, 8, 0)]
+    explained = explain(_of({"stages": 2, "microbatches": 2, "comm_ticks": 3, "communication": "link"}, *ops))
+    assert [e.id[4:] for e in explained.critical_path] == [
+        "s0/v0/mb0/F", "s0/v0/mb0/SEND_F", "s0/v0/mb1/SEND_F", "s1/v1/mb1/F",
+    ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from zbopt.cli import run
 from zbopt.cli.flags import ProblemFlags
 from zbopt.cli.problem import placed_problems, problem_of
 from zbopt.instance import Instance
+from zbopt.report.page import asked_rows
 
 SIZE = ["--stages", "3", "--micro", "4"]
 
@@ -123,3 +125,37 @@ def test_auto_says_which_is_best_and_by_how_much(tmp_path: Path, capsys: pytest.
     assert "best: bidirectional, 50 ticks: 7.41 % less than linear, 1.96 % less than interleaved 2" in shown
     assert "linear: zb-h1" in shown
     assert "v: optimum" in shown
+
+
+def test_auto_beside_a_file_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was said that --stages is missing, though the file gives it."""
+    file = tmp_path / "step.toml"
+    file.write_text("stages = 2\nmicrobatches = 2\nforward_ticks = 1\nbackward_ticks = 1\nweight_ticks = 1\n")
+    assert run(["solve", str(file), "--placement", "auto"]) == 2
+    assert f"--placement auto beside {file}: the file says the placement" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--placement", "interleaved"), "interleaved, 2 virtual stages a stage"),
+        (("--placement", "v"), "v, two virtual stages a stage, down and back up"),
+        (("--placement", "bidirectional"), "virtual stages 0 to 5 on stages 0, 1, 2, 2, 1, 0"),
+        (("--placement", "0,1,2,2"), "virtual stages 0 to 3 on stages 0, 1, 2, 2"),
+    ],
+)
+def test_pages_name_the_placement(flags: tuple[str, ...], text: str) -> None:
+    """By its name, or by the stage of each virtual stage; equal neighbours are not counted together."""
+    assert dict(asked_rows(problem(*flags)))["placement"] == text
+
+
+def test_compare_says_once_why_schedules_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """All of V placement for one reason, in one place; two iterations have a period: F, F, B, B, W of 1 tick are 5."""
+    call = ["compare", "--stages", "2", "--micro", "1", "--iterations", "2", "--barrier", "post-validation"]
+    assert run(call) == 0
+    shown = capsys.readouterr().out
+    rows = [re.split(" {2,}", line.strip()) for line in shown.splitlines()]
+    head = next(row for row in rows if row[0] == "schedule")
+    optimum = next(row for row in rows if row[0] == "optimum")
+    assert optimum[head.index("period")] == "5"
+    assert " ".join(shown.split()).count("1f1b-v, v-min, v-half, zb-v, v-auto: the placement is not v") == 1

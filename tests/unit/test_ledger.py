@@ -21,6 +21,8 @@ from zbopt.ledger import stage_ledgers
 from zbopt.memory import Tensor
 from zbopt.metrics import figures
 from zbopt.portfolio import solve
+from zbopt.report.ledger import ledger_page
+from zbopt.report.page import asked_rows
 from zbopt.schedule import Event, Provenance, Schedule, Status, write_schedule
 from zbopt.validator import Code, validate
 
@@ -182,7 +184,7 @@ def test_flags_set_the_memory_fields_of_their_names(tmp_path: Path, capsys: pyte
     flags += f" --reload-time 2,4 --offload-rest 0.5 --host-link 0,0 --time-limit 5 --workers 1 -o {path}"
     assert run(["solve", *flags.split()]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "choose; OUT 3; IN 2, 4; 0.5 stays" in page
+    assert "choose; OUT 3; IN 2, 4; 0.5 GiB stays" in page
     assert "by stage: static state, workspace, reserve and receive buffers" in page
     fields = json.loads(path.read_text())["instance"]
     assert {name: fields[name] for name in MEMORY} == MEMORY
@@ -237,3 +239,14 @@ def test_infeasible_counts_what_dropping_leaves() -> None:
         assert result.status is Status.INFEASIBLE
         assert result.infeasible is not None
         assert result.infeasible.needed == needed
+
+
+def test_pages_carry_units_and_iterations() -> None:
+    """The peak with its unit and time; of several iterations, which one a tensor is of."""
+    fields = {"stages": 1, "microbatches": 1, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1, "tick": "2ms"}
+    fields |= {"memory_unit": "GiB", "activation": 3, "memory_cap": 4, "iterations": 2, "barrier": "global"}
+    made = HEURISTICS["1f1b-split"](Instance.model_validate(fields))
+    page = list(ledger_page(made.instance, stage_ledgers(made), whole=True))
+    assert page[0] == "stage 0: peak 3 of 4 GiB from tick 0"
+    assert any("activation  it1/v0/mb0" in line for line in page)
+    assert dict(asked_rows(made.instance))["memory cap"] == "4 GiB on each stage"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated
 
 import typer
@@ -21,10 +22,11 @@ from zbopt.cli.solve import INFEASIBLE, search_each
 from zbopt.flag_records import takes
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.instance import Instance, read_document
+from zbopt.memory import static_memory, taken_by_forward
 from zbopt.metrics import Figures, figures
-from zbopt.report.page import asked, bound_rows, comparison, lines_of
+from zbopt.report.page import asked, bound_rows, lines_of
 from zbopt.report.record import Record, figures_record, tick_record
-from zbopt.report.words import amount_text, percent
+from zbopt.report.words import amount_text, percent, table
 from zbopt.result import Result
 from zbopt.schedule import Schedule, Status
 
@@ -124,12 +126,13 @@ def heuristic_rows(instance: Instance) -> Iterator[Row]:
 
 
 def _with_cap(instance: Instance, forwards: int) -> Instance:
-    """The instance with room for ``forwards`` whole activations on each stage."""
-    whole = [
-        sum((instance.activation[v] for v in instance.virtual_stages_of(stage)), Fraction(0))
+    """The instance with room for ``forwards`` whole forwards on each stage, beside what it always holds."""
+    caps = [
+        static_memory(instance, stage)
+        + forwards * sum((taken_by_forward(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
         for stage in range(instance.stages)
     ]
-    return instance.model_copy(update={"memory_cap": tuple(forwards * amount for amount in whole)})
+    return instance.model_copy(update={"memory_cap": tuple(caps)})
 
 
 def row(name: str, make: Callable[[], Schedule], instance: Instance) -> Row:
@@ -178,24 +181,48 @@ def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[
     yield from asked(problem.instance, problem.notes, width)
     yield ""
     several = any(r.replicas != 1 for r in rows)
-    head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits")
-    body = [(*_cells(r.schedule, r.figures, r.fits), f"{r.replicas}x") for r in rows if r.figures is not None]
-    table = [(*head, "params"), *body] if several else [head, *(cells[:-1] for cells in body)]
-    reasons = [(r.schedule, r.reason) for r in rows if r.reason is not None]
-    yield from comparison(table, reasons, width)
+    period = problem.instance.iterations > 1
+    known = [row for row in rows if row.figures is not None]
+    yield from table([_head(several, period), *(_cells(row, several, period) for row in known)])
+    yield from _left_out(rows, width)
     yield ""
     proved = "proved" if result.status is Status.OPTIMAL else "not proved; its row is the best schedule found"
     yield f"{OPTIMUM}: {result.status.value if result.schedule is None else proved}"
     yield from lines_of(bound_rows(result), width)
 
 
-def _cells(name: str, known: Figures, fits: bool | None) -> tuple[str, ...]:
+def _head(several: bool, period: bool) -> tuple[str, ...]:
+    head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits")
+    return (*head[:3], *(("period",) if period else ()), *head[3:], *(("params",) if several else ()))
+
+
+def _cells(row: Row, several: bool, period: bool) -> tuple[str, ...]:
+    known = row.figures
+    assert known is not None, "rows without figures are not in the table"
     return (
-        name,
+        row.schedule,
         str(known.makespan),
         str(known.max_stage_span),
+        *((str(known.period),) if period else ()),
         percent(known.bubble_over_makespan),
         percent(known.bubble_over_stage_span),
         amount_text(max(known.peak_memory)),
-        "yes" if fits else "no",
+        "yes" if row.fits else "no",
+        *((f"{row.replicas}x",) if several else ()),
     )
+
+
+def _left_out(rows: Sequence[Row], width: int) -> Iterator[str]:
+    """The schedules that are not in the table, those of one reason together."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason is not None:
+            names.setdefault(row.reason, []).append(row.schedule)
+    if names:
+        yield ""
+        yield "not in the table:"
+    for reason, schedules in names.items():
+        yield from wrap(
+            f"{', '.join(schedules)}: {reason}", width, initial_indent="  ", subsequent_indent="    ",
+            break_on_hyphens=False,
+        )  # fmt: skip

@@ -79,6 +79,11 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
     Raises:
         ValueError: As ``problem_of`` does, or a flag does not go with ``auto``.
     """
+    if flags.instance is not None:
+        raise ValueError(
+            f"--placement auto beside {flags.instance}: the file says the placement; give the pipeline by flags, with "
+            "times of whole stages, or solve a file of each placement"
+        )
     _require_size(flags)
     assert flags.stages is not None
     tried = [c for c in candidates(flags) if c.name != BIDIRECTIONAL or _two_ways(flags)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from zbopt.causes import Avoidable, Cause, Explanation, Window
+from zbopt.costs.times import time_text
 from zbopt.report.chart_data import CAUSES
 from zbopt.report.page import lines_of
 from zbopt.report.record import Record
@@ -17,43 +19,42 @@ _MOST_OPS = 40
 
 def explain_page(explained: Explanation, width: int) -> Iterator[str]:
     """All that ``zbopt explain`` prints."""
-    whole, steady = explained.whole(), explained.steady()
-    yield "idle time by cause, all stages together:"
-    yield from _idle_table(explained, whole, steady)
-    yield from lines_of(
-        [
-            ("whole iteration", _window_text(whole)),
-            (
-                "steady window",
-                "none: some stage ends before another begins" if steady is None else _window_text(steady),
-            ),
-        ],
-        width,
-    )
+    whole, steady, tick = explained.whole(), explained.steady(), explained.schedule.instance.tick
+    unit = "" if tick == "unit" else f", in ticks of {tick}"
+    yield f"idle time by cause, all stages together{unit}:"
+    yield from _idle_table(whole, steady)
+    inside = "none: some stage ends before another begins" if steady is None else _window_text(steady, tick)
+    yield from lines_of([("whole iteration", _window_text(whole, tick)), ("steady window", inside)], width)
     yield ""
-    yield f"critical path, {len(explained.critical_path)} ops:"
+    yield f"critical path, {len(explained.critical_path)} events:"
     yield from _path(explained.critical_path)
     yield ""
     found = explained.avoidable()
-    yield "first avoidable bubble: " + ("none" if found is None else bubble_text(found))
+    text = "first avoidable bubble: " + ("none" if found is None else bubble_text(found))
+    yield from wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _window_text(window: Window) -> str:
+def _window_text(window: Window, tick: str) -> str:
+    time = time_text(window.end - window.begin, tick)
     return (
-        f"ticks {window.begin} to {window.end} on {window.stages} stages: shares are of {window.total} ticks, "
-        f"{percent(window.share(window.idle))} of them idle"
+        f"ticks {window.begin} to {window.end}{f' ({time} long)' if time else ''} on {window.stages} stages: shares "
+        f"are of {window.total} ticks, {percent(window.share(window.idle))} of them idle"
     )
 
 
-def _idle_table(explained: Explanation, whole: Window, steady: Window | None) -> list[str]:
+def _idle_table(whole: Window, steady: Window | None) -> list[str]:
+    """A row for each cause that there is."""
+    causes = [cause for cause in Cause if whole.by_cause[cause]]
+    if not causes:
+        return ["  none: no stage was ever idle"]
     rows: list[tuple[str, ...]] = [("cause", "ticks", "share", "steady ticks", "share")]
-    for cause in Cause:
+    for cause in causes:
         cells = [str(whole.by_cause[cause]), percent(whole.share(whole.by_cause[cause]))]
         inside = ["", ""]
         if steady is not None:
             inside = [str(steady.by_cause[cause]), percent(steady.share(steady.by_cause[cause]))]
         rows.append((cause.value, *cells, *inside))
-    texts = ["", *(f"  {CAUSES[cause]}" for cause in Cause)]
+    texts = ["", *(f"  {CAUSES[cause]}" for cause in causes)]
     return [line + text for line, text in zip(table(rows), texts, strict=True)]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from zbopt.costs.times import time_text
 from zbopt.instance import Instance, number
 from zbopt.ledger import Life, StageLedger
+from zbopt.report.memory import given_unit
 from zbopt.report.record import Record
 from zbopt.report.words import amount_text, table
 
@@ -16,9 +18,9 @@ def ledger_page(instance: Instance, ledgers: Sequence[StageLedger], *, whole: bo
     """For each stage its peak and who holds it; with ``whole`` every tensor's life and the curve too."""
     for ledger in ledgers:
         yield _title(instance, ledger)
-        yield from _lives("who holds it", ledger.holders)
+        yield from _lives("who holds it", ledger.holders, instance)
         if whole:
-            yield from _lives("every life", ledger.lives)
+            yield from _lives("every life", ledger.lives, instance)
             yield "  live from tick on:"
             steps = [f"{time}: {amount_text(amount)}" for time, amount in ledger.curve]
             yield from (f"    {', '.join(steps[i : i + 8])}" for i in range(0, len(steps), 8))
@@ -28,19 +30,21 @@ def ledger_page(instance: Instance, ledgers: Sequence[StageLedger], *, whole: bo
 def _title(instance: Instance, ledger: StageLedger) -> str:
     cap = "" if instance.memory_cap is None else f" of {amount_text(instance.memory_cap[ledger.stage])}"
     when = "" if ledger.peak_at is None else f" from tick {ledger.peak_at}"
-    unit = "" if instance.memory_unit == "activation" else f" {instance.memory_unit}"
-    return f"stage {ledger.stage}: peak {amount_text(ledger.peak)}{cap}{unit}{when}"
+    time = time_text(ledger.peak_at, instance.tick) if ledger.peak_at else ""
+    when += f" ({time})" if time else ""
+    return f"stage {ledger.stage}: peak {amount_text(ledger.peak)}{cap}{given_unit(instance)}{when}"
 
 
-def _lives(title: str, lives: Sequence[Life]) -> Iterator[str]:
+def _lives(title: str, lives: Sequence[Life], instance: Instance) -> Iterator[str]:
     yield f"  {title}:"
-    rows = [_HEADS, *(_row(life) for life in lives)]
+    rows = [_HEADS, *(_row(life, instance.iterations > 1) for life in lives)]
     yield from (f"    {line}" for line in table(rows))
 
 
-def _row(life: Life) -> tuple[str, ...]:
+def _row(life: Life, named: bool) -> tuple[str, ...]:
     taken, freed = life.taken_by, life.freed_by
-    of = "the stage" if taken is None else f"v{taken.virtual_stage}/mb{taken.microbatch}"
+    iteration = f"it{taken.iteration}/" if taken is not None and named else ""
+    of = "the stage" if taken is None else f"{iteration}v{taken.virtual_stage}/mb{taken.microbatch}"
     until = "the end" if life.end is None else str(life.end)
     begins = "the start" if taken is None else str(life.begin)
     names = ("-" if event is None else event.kind.value for event in (taken, freed))

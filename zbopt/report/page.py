@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
-from zbopt.instance import Instance, Objective, Route
+from zbopt.instance import Instance, Objective, Route, placement_of
 from zbopt.metrics import Figures, figures
-from zbopt.report.memory import memory_rows
-from zbopt.report.words import amount_text, percent, rounding_text, runs_text, table, ticks_text
+from zbopt.report.memory import given_unit, memory_rows
+from zbopt.report.words import amount_text, percent, rounding_text, runs_text, ticks_text
 from zbopt.result import Bound, Result
 from zbopt.schedule import Status
 
 _LABEL = 22
+_MOST_LISTED = 32
+"""Of more virtual stages, the placement shows the first and the last."""
 _MOST_PEAKS = 16
 """Of more stages, equal peaks in a row are counted instead of written out."""
 _OBJECTIVES = {
@@ -42,7 +44,7 @@ def asked(instance: Instance, notes: Sequence[str], width: int, title: str = "as
 def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
     """The instance's fields, as label and text."""
     if not instance.is_linear:
-        yield "placement", f"virtual stage on stage {runs_text(instance.stage_of, 32)}"
+        yield "placement", _placement_text(instance)
     if instance.routes is not None:
         yield "routes", "; ".join(_route_text(route) for route in instance.routes)
     yield "times", _times_text(instance)
@@ -58,10 +60,10 @@ def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
         "memory cap",
         "none"
         if cap is None
-        else f"{runs_text(cap)} on {'each' if len(set(cap)) == 1 else 'the'} stage"
+        else f"{runs_text(cap)}{given_unit(instance)} on {'each' if len(set(cap)) == 1 else 'the'} stage"
         + ("" if len(set(cap)) == 1 else "s in order"),
     )
-    yield "activation", f"{runs_text(instance.activation)}, of which {_share_text(instance)}"
+    yield "activation", f"{runs_text(instance.activation)}{given_unit(instance)}, of which {_share_text(instance)}"
     yield from memory_rows(instance)
     yield from _around(instance)
     yield "objective", _OBJECTIVES[instance.objective]
@@ -86,6 +88,20 @@ def _around(instance: Instance) -> Iterable[tuple[str, str]]:
         yield "loss", ticks_text(instance.loss_ticks, instance.tick)
     if instance.iterations > 1:
         yield "iterations", str(instance.iterations)
+
+
+def _placement_text(instance: Instance) -> str:
+    """By its name where it has one, else the stages of all virtual stages in order."""
+    stages, per_stage = instance.stages, instance.virtual_stages // instance.stages
+    if instance.routes is None and instance.virtual_stages == per_stage * stages:
+        if instance.stage_of == placement_of("interleaved", stages, per_stage):
+            return f"interleaved, {per_stage} virtual stages a stage"
+        if per_stage == 2 and instance.stage_of == placement_of("v", stages, 2):
+            return "v, two virtual stages a stage, down and back up"
+    listed = [str(stage) for stage in instance.stage_of]
+    if len(listed) > _MOST_LISTED:
+        listed = [*listed[: _MOST_LISTED // 2], "...", *listed[-_MOST_LISTED // 2 :]]
+    return f"virtual stages 0 to {instance.virtual_stages - 1} on stages {', '.join(listed)}"
 
 
 def _route_text(route: Route) -> str:
@@ -187,7 +203,9 @@ def figures_rows(instance: Instance, known: Figures) -> Iterable[tuple[str, str]
 
 
 def unit_of_memory(instance: Instance) -> str:
-    """What an amount counts, where the instance keeps to the default: an activation of a stage is 1."""
+    """What an amount counts: the instance's unit, or activations where one of a stage is 1."""
+    if instance.memory_unit != "activation":
+        return given_unit(instance)
     wholes = {sum(instance.activation[v] for v in instance.virtual_stages_of(s)) for s in range(instance.stages)}
     return " live activations" if wholes == {1} else ""
 
@@ -199,8 +217,3 @@ def distance_rows(instance: Instance, value: int, best: Bound) -> Iterable[tuple
     above = value - best.value
     share = f", {100 * above / best.value:.1f} % above it" if above else "; no schedule is better"
     yield "distance", ticks_text(above, instance.tick) + share
-
-
-def comparison(rows: Sequence[Sequence[str]], reasons: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """The table of ``compare``, and below it why a schedule is not in it."""
-    return [*table(rows), *lines_of(reasons, width)]
