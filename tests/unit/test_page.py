@@ -386,7 +386,10 @@ def test_rows_beside_compute_tell_what_they_hold(browser: Browser, tmp_path: Pat
     )
     browser.open(tmp_path / "page.html", page_of(HEURISTICS["1f1b-split"](instance)))
     browser.point(1, 1.5).perform()
-    assert browser.tip() == "it0/s0/v0/mb0/SEND_F activation on its way\n1 to 2, 1 tick\nstage 0, to 1"
+    assert (
+        browser.tip()
+        == "it0/s0/v0/mb0/SEND_F activation on its way\n1 to 2, 1 tick\nstage 0, to 1\non the critical path"
+    )
     browser.point(1, 3.5).perform()
     assert browser.tip() == "stage 0, to 1\nfree"
     browser.point(2, 2.5).perform()
