@@ -4,17 +4,45 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import wraps
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from zbopt.kinds import Kind
 from zbopt.quantities import MAX_MICROBATCHES, Ticks, is_none
+
+_A = TypeVar("_A")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_MOST_REMEMBERED = 256
+
+
+def remembered(function: Callable[Concatenate[_A, _P], _T]) -> Callable[Concatenate[_A, _P], _T]:
+    """``function`` with its last answers kept by the identity of its first argument, whatever that holds.
+
+    An instance asks at every op; to hash a list of all microbatches each time took most of a heuristic's time.
+    """
+    known: dict[tuple[object, ...], tuple[object, _T]] = {}
+
+    @wraps(function)
+    def ask(what: _A, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        key = (id(what), *args)
+        found = known.get(key)
+        if found is not None and found[0] is what:
+            return found[1]
+        if len(known) >= _MOST_REMEMBERED:
+            known.clear()
+        answer = function(what, *args, **kwargs)
+        known[key] = (what, answer)
+        return answer
+
+    return ask
+
 
 _Index = Annotated[int, Field(ge=0, strict=True)]
 
@@ -85,7 +113,7 @@ class Ways:
     passing: tuple[range, ...]
 
 
-@lru_cache(maxsize=256)
+@remembered
 def ways(routes: tuple[Route, ...] | None, virtual_stages: int, microbatches: int) -> Ways:
     """The ways of ``routes``; ``None`` is one route for all."""
     before: list[int | None] = [None] * virtual_stages
@@ -106,7 +134,7 @@ def tuple_of(route: Route) -> tuple[tuple[int, ...], int]:
     return route.virtual_stages, route.microbatches
 
 
-@lru_cache(maxsize=256)
+@remembered
 def own_times(groups: tuple[MicrobatchTimes, ...] | None) -> dict[int, MicrobatchTimes]:
     """The times of each microbatch that has some of its own."""
     return {microbatch: group for group in groups or () for microbatch in group.microbatches}

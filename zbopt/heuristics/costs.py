@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 
 from zbopt.heuristics.build import CannotFitError
 from zbopt.instance import Instance, Kind
@@ -28,6 +29,8 @@ class Costs:
 
     def __init__(self, name: str, instance: Instance, *, fuse: bool = False, keep: bool = True) -> None:
         self.instance = instance
+        self.ticks = cache(instance.ticks_of)
+        self.lag = cache(instance.lag_ticks)
         scale = memory_scale(instance)
         count = range(instance.virtual_stages)
         fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages

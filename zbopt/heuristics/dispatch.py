@@ -210,7 +210,7 @@ class _Simulation:
         """Times of the microbatch at a place of the sequence."""
         if self.ticks is not None:
             return self.ticks[virtual_stage]
-        return self.instance.ticks_of(virtual_stage, self.sequence[virtual_stage][place])
+        return self.costs.ticks(virtual_stage, self.sequence[virtual_stage][place])
 
     def _takes(self, stage: int, virtual_stage: int) -> int:
         """What the next forward holds until its backward: all of it, or what is left where it drops its activation."""
@@ -311,7 +311,7 @@ class _Simulation:
         return now + ticks
 
     def _deliver(self, arrivals: list[int], from_virtual: int, to_virtual: int, end: int) -> None:
-        arrival = end + self.instance.lag_ticks(from_virtual, to_virtual)
+        arrival = end + self.costs.lag(from_virtual, to_virtual)
         arrivals.append(arrival)
         heapq.heappush(self.wake, (arrival, self.stage_of[to_virtual]))
 
