@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, get_type_hints
 
@@ -17,7 +17,7 @@ def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., i
     def wrap(command: Callable[..., int]) -> Callable[..., int]:
         own = list(inspect.signature(command).parameters.values())[len(records) :]
         hints = get_type_hints(command, include_extras=True)
-        parameters = [_parameter(record, name) for record in records for name in _names(record)]
+        parameters = [parameter for record in records for parameter in _parameters(record)]
         parameters += [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
 
         def flat(**given: Any) -> int:
@@ -36,7 +36,9 @@ def _names(record: type[Any]) -> list[str]:
     return [field.name for field in fields(record)]
 
 
-def _parameter(record: type[Any], name: str) -> inspect.Parameter:
-    default = next(field.default for field in fields(record) if field.name == name)
-    annotation = get_type_hints(record, include_extras=True)[name]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _parameters(record: type[Any]) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(record, include_extras=True)  # costs as much as a record has fields: once, not for each
+    for field in fields(record):
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )

@@ -7,14 +7,11 @@ microbatches that were together on a stage; whether those that were not stay apa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
-
-import numpy as np
-from numpy.typing import NDArray
 
 from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Instance, Kind
@@ -65,10 +62,10 @@ def shortened(instance: Instance) -> Instance | None:
 
 def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> Run | None:
     """The longest run of ``starts`` whose stride divides ``multiple``; ``None`` where nothing repeats."""
-    table = _table(graph, starts)
-    if table is None:
+    columns = _columns(graph, starts)
+    if columns is None:
         return None
-    runs = [run for stride in _divisors(multiple, table.shape[1] // 3) if (run := _longest(table, stride)) is not None]
+    runs = [run for stride in _divisors(multiple, len(columns) // 3) if (run := _longest(columns, stride)) is not None]
     return max(runs, key=lambda run: (run.last - run.first, -run.stride), default=None)
 
 
@@ -103,8 +100,8 @@ def lengthened(short: Schedule, run: Run, instance: Instance) -> Schedule:
         instance: The long step.
     """
     missing = (instance.microbatches - short.instance.microbatches) // run.stride
-    strides = np.clip(-((run.last - np.arange(instance.microbatches)) // run.stride), 0, missing)
-    source = np.arange(instance.microbatches) - strides * run.stride
+    strides = [min(missing, max(0, -((run.last - j) // run.stride))) for j in range(instance.microbatches)]
+    source = [(j - n * run.stride, n * run.period) for j, n in enumerate(strides)]
     ops: dict[tuple[Kind, int], dict[int, Event]] = {}
     for event in short.events:
         if event.microbatch is not None and event.virtual_stage is not None:
@@ -112,8 +109,8 @@ def lengthened(short: Schedule, run: Run, instance: Instance) -> Schedule:
     rows: list[list[Event]] = [[] for _ in range(instance.stages)]
     for (kind, virtual_stage), events in ops.items():
         first = events[0]
-        times = np.array([events[j].start for j in range(short.instance.microbatches)])
-        starts = (times[source] + strides * run.period).tolist()
+        times = [events[j].start for j in range(short.instance.microbatches)]
+        starts = [times[j] + later for j, later in source]
         ticks, stage = first.end - first.start, first.stage
         rows[stage] += [Event(kind, stage, virtual_stage, j, start, start + ticks) for j, start in enumerate(starts)]
     for event in short.events:
@@ -125,8 +122,8 @@ def lengthened(short: Schedule, run: Run, instance: Instance) -> Schedule:
     return Schedule(instance=instance, provenance=short.provenance, events=tuple(chain.from_iterable(rows)))
 
 
-def _table(graph: TaskGraph, starts: Mapping[int, int]) -> NDArray[np.int64] | None:
-    """[op, microbatch] starts; ``None`` where microbatches differ in the ops that they run."""
+def _columns(graph: TaskGraph, starts: Mapping[int, int]) -> list[tuple[int, ...]] | None:
+    """For each microbatch the starts of its ops; ``None`` where microbatches differ in the ops that they run."""
     ops = sorted({(kind.value, where) for kind, where, microbatch, _ in graph.index if microbatch is not None})
     rows = []
     for kind, where in ops:
@@ -136,22 +133,32 @@ def _table(graph: TaskGraph, starts: Mapping[int, int]) -> NDArray[np.int64] | N
             rows.append([starts[task] for task in tasks])
         elif any(running):
             return None
-    return np.array(rows)
+    return list(zip(*rows, strict=True))
 
 
 def _divisors(number: int, most: int) -> list[int]:
     return [d for d in range(1, most + 1) if number % d == 0]
 
 
-def _longest(table: NDArray[np.int64], stride: int) -> Run | None:
+def _longest(columns: Sequence[tuple[int, ...]], stride: int) -> Run | None:
     """The longest stretch of microbatches whose ops are all translates of those a stride before, by one period."""
-    steps = table[:, stride:] - table[:, :-stride]
-    periods = np.where((steps == steps[0]).all(axis=0), steps[0], -1)
-    breaks = np.flatnonzero(np.diff(periods)) + 1
-    starts, ends = np.r_[0, breaks], np.r_[breaks, len(periods)]
-    lengths = np.where(periods[starts] > 0, ends - starts, 0)
-    best = int(lengths.argmax())
-    if lengths[best] < stride:
-        return None
-    first = int(starts[best])
-    return Run(first, int(ends[best]) - 1 + stride, stride, int(periods[first]))
+    periods = [_period(*pair) for pair in zip(columns, columns[stride:], strict=False)]
+    best, first = None, 0
+    for period, group in groupby(periods):
+        length = len(list(group))
+        last = first + length - 1 + stride
+        if (
+            period is not None
+            and period > 0
+            and length >= stride
+            and (best is None or last - first > best.last - best.first)
+        ):
+            best = Run(first, last, stride, period)
+        first += length
+    return best
+
+
+def _period(starts: tuple[int, ...], later: tuple[int, ...]) -> int | None:
+    """By how much all of ``later`` are after ``starts``; ``None`` where they differ."""
+    period = later[0] - starts[0]
+    return period if all(b - a == period for a, b in zip(starts, later, strict=True)) else None

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from zbopt.graph import Key, TaskGraph, Use, expand
 from zbopt.instance import Instance, Kind, Objective
 from zbopt.memory import ways, with_drops, with_ways
@@ -80,54 +77,48 @@ def least_span_starts(
     """
     if graph.links and links is None:
         links = link_orders(graph, first_come(graph, orders))
-    earliest = earliest_starts(graph, orders, links=links)
+    arcs = Arcs(graph, orders, links or ())
+    earliest = arcs.starts()
     rows = [row for row in orders if row]
-    paths = _first_to_last(Arcs(graph, orders, links or ()), graph, rows)
-    span = _least_cycle_free(paths)
-    ends = np.array([earliest[row[-1]] + graph.tasks[row[-1]].duration_ticks for row in rows])
+    paths = _first_to_last(arcs, rows)
+    span = _least_span(paths)
     # What has to wait for an input from outside ends no earlier, however early the stage starts.
-    firsts = np.maximum(np.array([earliest[row[0]] for row in rows]), ends - span)
-    while True:
-        later = np.maximum(firsts, (firsts[:, None] + paths - span).max(axis=0))
-        if (later == firsts).all():
-            break
-        firsts = later
-    release = {row[0]: int(first) for row, first in zip(rows, firsts, strict=True)}
+    firsts = [max(earliest[row[0]], earliest[row[-1]] + arcs.ticks(row[-1]) - span) for row in rows]
+    settled = False
+    while not settled:
+        waits = [
+            max(first + path for first, path in zip(firsts, column, strict=True)) - span
+            for column in zip(*paths, strict=True)
+        ]
+        settled = all(wait <= first for wait, first in zip(waits, firsts, strict=True))
+        firsts = [max(pair) for pair in zip(waits, firsts, strict=True)]
+    release = {row[0]: first for row, first in zip(rows, firsts, strict=True)}
     return earliest_starts(graph, orders, release, links)
 
 
-_NO_PATH = -(2**61)
+Paths = Sequence[Sequence[int]]
+"""[a, b]: longest path from the first start of row a to the last end of row b, in ticks; far below 0: there is none."""
 
 
-def _first_to_last(arcs: Arcs, graph: TaskGraph, rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """[a, b]: longest path from the first start of row a to the last end of row b, in ticks."""
-    reach = {node: np.full(len(rows), _NO_PATH, dtype=np.int64) for node in arcs.waiting}
-    for a, row in enumerate(rows):
-        reach[row[0]][a] = 0
-    arcs.longest_paths(reach)
-    ends = [np.maximum(reach[row[-1]] + graph.tasks[row[-1]].duration_ticks, _NO_PATH) for row in rows]
-    return np.stack(ends, axis=1)
+def _first_to_last(arcs: Arcs, rows: Sequence[Sequence[int]]) -> Paths:
+    reach = arcs.longest_paths([row[0] for row in rows])
+    ends = [[path + arcs.ticks(row[-1]) for path in reach[row[-1]]] for row in rows]
+    return list(zip(*ends, strict=True))
 
 
-def _least_cycle_free(paths: NDArray[np.int64]) -> int:
-    """Least integer that, taken from every arc, leaves no cycle of positive weight."""
-    low, high = int(paths.diagonal().max()), int(paths.max())
-    while low < high:
-        middle = (low + high) // 2
-        if _has_positive_cycle(np.maximum(paths - middle, _NO_PATH)):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def _least_span(paths: Paths) -> int:
+    """The largest mean weight of the cycles of ``paths``, rounded up (Karp 1978: by longest walks of each length).
 
-
-def _has_positive_cycle(weights: NDArray[np.int64]) -> bool:
-    longest = weights.copy()
-    for k in range(len(longest)):
-        np.maximum(longest, np.maximum(longest[:, k, None] + longest[None, k, :], _NO_PATH), out=longest)
-        if (longest.diagonal() > 0).any():
-            return True
-    return False
+    Every row has a path to its own end, so a walk of any length ends in each.
+    """
+    walks = [[0] * len(paths)]
+    for _ in paths:
+        before = walks[-1]
+        walks.append(
+            [max(walk + path for walk, path in zip(before, column, strict=True)) for column in zip(*paths, strict=True)]
+        )
+    whole = len(paths)
+    return max(min(-((walks[k][row] - walks[whole][row]) // (whole - k)) for k in range(whole)) for row in range(whole))
 
 
 def link_orders(graph: TaskGraph, starts: Mapping[int, int]) -> list[list[Use]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
 from zbopt.graph import TaskGraph, Use
+
+_NO_PATH = -(2**61)
 
 
 class DeadlockError(ValueError):
@@ -63,6 +63,10 @@ class Arcs:
                     self._add(use.task, later.task, use.offset_ticks + use.ticks - later.offset_ticks)
         self._joins(runs)
 
+    def ticks(self, task: int) -> int:
+        """How long a task takes."""
+        return self.graph.tasks[task].duration_ticks
+
     def _joins(self, runs: set[int]) -> None:
         for j, join in enumerate(self.graph.joins):
             for before in runs.intersection(join.before):
@@ -84,34 +88,41 @@ class Arcs:
             DeadlockError: Some wait for each other in a circle.
         """
         starts = dict(self.ready_at)
-        for node in self._in_order():
+        for node in self._order:
             here = starts[node]
             for after, weight in self.successors[node]:
                 if starts[after] < here + weight:
                     starts[after] = here + weight
         if self.windows:
-            reach = {node: np.array([start]) for node, start in starts.items()}
+            reach = {node: [start] for node, start in starts.items()}
             self._settle(reach)
-            return {node: int(start[0]) for node, start in reach.items()}
+            return {node: start for node, (start,) in reach.items()}
         return starts
 
-    def longest_paths(self, reach: dict[int, NDArray[np.int64]]) -> None:
-        """Raise the vectors of ``reach``, one a node, to what arrives over the arcs."""
-        for node in self._in_order():
+    def longest_paths(self, sources: Sequence[int]) -> dict[int, list[int]]:
+        """For each node the longest path from each of ``sources``, in ticks; far below 0: there is none."""
+        reach = {node: [_NO_PATH] * len(sources) for node in self.waiting}
+        for n, source in enumerate(sources):
+            reach[source][n] = 0
+        for node in self._order:
             self._pass_on(node, reach)
         if self.windows:
             self._settle(reach)
+        return reach
 
-    def _pass_on(self, node: int, reach: dict[int, NDArray[np.int64]]) -> bool:
+    def _pass_on(self, node: int, reach: dict[int, list[int]]) -> bool:
+        """Raise the vectors of what follows a node to what arrives from it; whether any was lower."""
         changed = False
         for after, weight in self.successors[node]:
-            arrives = reach[node] + weight
-            if (arrives > reach[after]).any():
-                np.maximum(reach[after], arrives, out=reach[after])
+            old = reach[after]
+            new = [b if b > a + weight else a + weight for a, b in zip(reach[node], old, strict=True)]
+            if new != old:
+                reach[after] = new
                 changed = True
         return changed
 
-    def _in_order(self) -> Iterable[int]:
+    @cached_property
+    def _order(self) -> tuple[int, ...]:
         """Nodes, each after what it waits for.
 
         Where windows inside an op let others in between, there may be circles that hold nobody up: their nodes follow
@@ -119,11 +130,10 @@ class Arcs:
         """
         waiting = dict(self.waiting)
         ready = [node for node, count in waiting.items() if count == 0]
-        seen = 0
+        order = []
         while ready:
             node = ready.pop()
-            seen += 1
-            yield node
+            order.append(node)
             for after, _ in self.successors[node]:
                 waiting[after] -= 1
                 if waiting[after] == 0:
@@ -131,9 +141,9 @@ class Arcs:
         stuck = [node for node, count in waiting.items() if count]
         if stuck and not self.windows:
             raise DeadlockError(self.graph, [node for node in stuck if node >= 0])
-        yield from stuck
+        return (*order, *stuck)
 
-    def _settle(self, reach: dict[int, NDArray[np.int64]]) -> None:
+    def _settle(self, reach: dict[int, list[int]]) -> None:
         """Pass on along all arcs until nothing changes; what never ends is a circle."""
         for _ in range(len(reach) + 1):
             changed = [node for node in reach if self._pass_on(node, reach)]
