@@ -6,10 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 _PIPE_WIDTH = 80
 
@@ -38,6 +39,8 @@ def coloured() -> bool:
 
 
 def _console() -> Console:
+    from rich.console import Console  # a tenth of a start, and JSON goes without
+
     known = os.environ.get("COLUMNS", "")
     piped = int(known) if known.isdecimal() and int(known) > 0 else _PIPE_WIDTH
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -46,14 +49,22 @@ def _console() -> Console:
 
 def page(lines: Iterable[str | Text]) -> None:
     """Print lines to stdout. A reader that has gone away wants no more: that is no fault."""
+    if not coloured():
+        _write(str(line) for line in lines)
+        return
     console = _console()
-    plain = not coloured()
     try:
         for line in lines:
-            if plain:
-                sys.stdout.write(_encodable(str(line)) + "\n")
-            else:
-                console.print(line, crop=False, overflow="ignore", markup=False)
+            console.print(line, crop=False, overflow="ignore", markup=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_stdout()
+
+
+def _write(lines: Iterable[str]) -> None:
+    try:
+        for line in lines:
+            sys.stdout.write(_encodable(line) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         abandon_stdout()
@@ -61,7 +72,7 @@ def page(lines: Iterable[str | Text]) -> None:
 
 def record(fields: Mapping[str, Any]) -> None:
     """Print one JSON object to stdout."""
-    page([json.dumps(fields, allow_nan=False)])
+    _write([json.dumps(fields, allow_nan=False)])
 
 
 def abandon_stdout() -> None:

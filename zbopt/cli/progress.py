@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
-
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from typing import TYPE_CHECKING, Self
 
 from zbopt.cli.out import say
 from zbopt.report.words import percent
 from zbopt.result import Progress
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
 
 _QUIET_S = 2.0
 _EVERY_S = 5.0
@@ -26,19 +27,7 @@ class ProgressLine:
         self.started = time.monotonic()
         self.last = Progress(0.0, None, 0)
         self.said_at: float | None = None
-        console = Console(stderr=True, highlight=False)
-        self.live = (
-            Live(
-                console=console,
-                get_renderable=self._text,
-                transient=True,
-                refresh_per_second=5,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            if console.is_terminal and not console.is_dumb_terminal
-            else None
-        )
+        self.live = _live(self._text) if sys.stderr is not None and sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
         if self.live is not None:
@@ -61,6 +50,8 @@ class ProgressLine:
             say(self._line(progress.time_s))
 
     def _text(self) -> Text:
+        from rich.text import Text
+
         return Text(self._line(time.monotonic() - self.started), no_wrap=True, overflow="ellipsis")
 
     def _line(self, time_s: float) -> str:
@@ -69,3 +60,21 @@ class ProgressLine:
         best = "none yet" if value is None else value
         doing = f", {self.last.doing}" if self.last.doing else ""
         return f"zbopt: best {best}, bound {bound}{gap}, {time_s:.0f} s{doing}"
+
+
+def _live(shown: Callable[[], Text]) -> Live | None:
+    """A line that lives on the terminal; ``None`` where the terminal cannot."""
+    from rich.console import Console  # only where there is a terminal: a tenth of a start
+    from rich.live import Live
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal or console.is_dumb_terminal:
+        return None
+    return Live(
+        console=console,
+        get_renderable=shown,
+        transient=True,
+        refresh_per_second=5,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )

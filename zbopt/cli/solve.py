@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
@@ -18,11 +17,12 @@ from zbopt.cli.progress import ProgressLine
 from zbopt.flag_records import takes
 from zbopt.instance import Instance
 from zbopt.portfolio import solve
-from zbopt.report.gantt import gantt
-from zbopt.report.page import answer, asked
 from zbopt.report.record import solve_record
 from zbopt.result import Result
 from zbopt.schedule import Engine, write_schedule
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 INFEASIBLE = 1
 NOT_WRITTEN = 2
@@ -107,6 +107,9 @@ def search_for(instance: Instance, search: SearchFlags, engine: Engine = Engine.
 
 def solve_page(problem: Problem, result: Result, output: Path | None) -> Sequence[str | Text]:
     """All that ``solve`` prints."""
+    from zbopt.report.gantt import gantt  # a tenth of a start, and JSON goes without
+    from zbopt.report.page import answer, asked
+
     width = out.width()
     lines: list[str | Text] = [*asked(problem.instance, problem.notes, width), "", *answer(result, width)]
     if result.schedule is not None:
