@@ -12,16 +12,19 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Load the command line and run it, and end this process."""
-    # Most of a start is imports. Nothing is lost in them, and an exception could be taken for one of theirs.
+    # Most of a start is imports. Nothing is lost in them, and what they make of a KeyboardInterrupt is theirs to say.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     gc.disable()  # they make hardly any garbage
     from zbopt import cli
 
     gc.enable()
+    cli.main(_loaded)
+
+
+def _loaded() -> None:
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    cli.main()
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -29,6 +29,8 @@ class Collective(BaseModel):
 class CommunicationFields(BaseModel):
     """Transfers between stages. The latency alone is a lag; the other fields make it longer, or an event of its own."""
 
+    model_config = ConfigDict(defer_build=True)  # nothing validates by it: the instance does, and it is costly to build
+
     communication: Communication = Field(
         Communication.LATENCY,
         exclude_if=lambda value: value is Communication.LATENCY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from zbopt.kinds import Drop
 from zbopt.quantities import Amounts, Ticks, number
@@ -31,6 +31,8 @@ PER_STAGE = ("memory_cap", "parameters", "gradients", "optimizer_state", "worksp
 
 class MemoryFields(BaseModel):
     """Fields of what stages hold beside activations, and of what may become of these."""
+
+    model_config = ConfigDict(defer_build=True)  # nothing validates by it: the instance does, and it is costly to build
 
     gradient_state: Amounts | None = Field(
         None, description="Memory that B adds and that is held until the end of W, by virtual stage; null: none."

@@ -223,14 +223,24 @@ class _Program:
         self._raise_bound(news.mip_stats.dual_bound)
         return mathopt.CallbackResult()
 
-    def _take(self, times: Mapping[mathopt.Variable, float]) -> None:
+    def _take(self, solution: Mapping[mathopt.Variable, float]) -> None:
         """Keep a solution if it is better, at exact times for its order: its own are rounded floating point."""
-        orders = [sorted(row, key=lambda i: times[self.end[i]]) for row in self.graph.resources]
+        orders = [self._in_order(row, solution) for row in self.rows]
         starts = (least_span_starts if self.span else earliest_starts)(self.graph, orders)
         value = _value(self.graph, starts)
         if self.best is None or value < self.best[0]:
             self.best = value, starts
             self.found(value, starts)
+
+    def _in_order(self, row: list[int], solution: Mapping[mathopt.Variable, float]) -> list[int]:
+        """A stage's ops in the order of a solution, which its times would not tell of ops that take none."""
+        places = {k: place for place, k in enumerate(row)}
+        for i, k in ((i, k) for i, k in self.order if i in places):
+            # A row has k first, the earlier kind; the solution may say otherwise.
+            if solution[self.order[i, k]] > 0.5:
+                places[i] -= 1
+                places[k] += 1
+        return sorted(row, key=places.__getitem__)
 
     def _raise_bound(self, dual: float | None) -> None:
         """Keep a bound if it is better; no schedule has part of a tick."""

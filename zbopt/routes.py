@@ -212,7 +212,7 @@ def filled_times(group: Any, data: dict[str, Any], virtual_stages: int) -> Any:
 class RouteFields(BaseModel):
     """The fields of an instance that tell microbatches apart, and what follows from them."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)  # as for CommunicationFields
 
     if TYPE_CHECKING:
         stage_of: tuple[int, ...]

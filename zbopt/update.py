@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from zbopt.kinds import Barrier, Objective, ReductionOccupies
 from zbopt.quantities import MAX_TICKS, Ticks, is_none
@@ -19,6 +19,8 @@ def _is_zero(value: object) -> bool:
 
 class UpdateFields(BaseModel):
     """What comes before a microbatch and after the last, and how often the step runs."""
+
+    model_config = ConfigDict(defer_build=True)  # nothing validates by it: the instance does, and it is costly to build
 
     iterations: Annotated[int, Field(ge=1, strict=True)] = Field(
         1, exclude_if=lambda value: value == 1, description="Training steps one after another in one schedule."

@@ -42,3 +42,13 @@ def test_import_starts_nothing() -> None:
     code = "import sys, zbopt; print([m for m in ('torch', 'typer', 'zbopt.cli') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_solve_loads_little() -> None:
+    """A solve that heuristics and closed bounds finish, as JSON: without numpy and rich, which cost half a start."""
+    code = "import sys\nfrom zbopt.cli import run\nrun(sys.argv[1:])\n"
+    code += "print([m for m in ('numpy', 'rich', 'ortools') if m in sys.modules])"
+    for objective in ("makespan", "max-stage-span"):
+        call = ["solve", "--stages", "4", "--micro", "96", "--mem-limit", "6", "--objective", objective, "--json"]
+        done = subprocess.run([sys.executable, "-c", code, *call], capture_output=True, text=True, cwd=REPOSITORY)
+        assert done.stdout.splitlines()[-1] == "[]", done.stderr

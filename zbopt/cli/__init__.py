@@ -10,7 +10,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated
@@ -73,24 +73,26 @@ def _zbopt(
         out.page(context.get_help().splitlines())
 
 
-def main() -> None:
-    """Run the command line of this process, and end it."""
+def main(loaded: Callable[[], None] = lambda: None) -> None:
+    """Run the command line of this process, and end it; ``loaded`` is called when all that it needs is imported."""
     stdout_open = out.open_missing_streams()
     logging.basicConfig(level=logging.ERROR, format="zbopt: %(message)s")
     gc.freeze()  # what the imports made stays
     gc.set_threshold(100_000)  # a schedule is many small objects, and hardly any garbage
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], loaded)
     if not stdout_open and code != WRONG_CALL:
         out.say("zbopt: standard output is closed, so the result went nowhere; open it, or use -o")
         code = WRONG_CALL
     sys.exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], loaded: Callable[[], None] = lambda: None) -> int:
     """Run one call; its exit code. Whatever goes wrong becomes one line on stderr."""
     verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
     try:
-        code = typer.main.get_command(app_of(verbs)).main(list(arguments), prog_name="zbopt", standalone_mode=False)
+        command = typer.main.get_command(app_of(verbs))
+        loaded()
+        code = command.main(list(arguments), prog_name="zbopt", standalone_mode=False)
         if code != INTERRUPTED:  # which is what typer makes of a KeyboardInterrupt
             return int(code or 0)
         raise KeyboardInterrupt

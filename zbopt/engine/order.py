@@ -11,7 +11,7 @@ from zbopt.schedule import Engine
 class Order(BaseModel):
     """What the parent asks for. ``starts`` is a valid schedule by task, in ticks, with objective ``value``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     engine: Engine = Engine.CP_SAT
     instance: Instance
