@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -239,3 +240,28 @@ def test_kill_of_the_published_program(delay_s: float, at_start: Callable[..., l
     assert (result.status, result.fault) == (Status.FEASIBLE, "the solver's process was killed by signal 9")
     assert result.bound.proved_by in ("bound:none", "milp")
     assert [gone(process) for process in processes] == [True]
+
+
+LIGHT = """
+import sys
+from zbopt.cpsat import child
+{before}
+child._load_solver()
+from ortools.sat.python import cp_model
+model, solver = cp_model.CpModel(), cp_model.CpSolver()
+x = model.new_int_var(0, 5, "x")
+model.maximize(x)
+solver.solve(model)
+print(solver.value(x), "pandas" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [("", "5 False"), ("child.ModuleType = lambda name: child\nchild.setattr = lambda *parts: None", "5 True")],
+    ids=["none", "needed"],
+)
+def test_solver_loads_without_pandas(before: str, said: str) -> None:
+    """CP-SAT solves without pandas, and with it where OR-Tools wants more of it than there is."""
+    done = subprocess.run([sys.executable, "-c", LIGHT.format(before=before)], capture_output=True, text=True)
+    assert done.stdout.split("\n")[0] == said, done.stderr

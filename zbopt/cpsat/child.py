@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
 
-from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.scale import Scale
-from zbopt.cpsat.search import Search
 from zbopt.engine.order import Order
 from zbopt.engine.serve import News, serve
 from zbopt.graph import expand
@@ -15,10 +17,30 @@ from zbopt.result import Bound
 
 def main() -> None:
     """Read one order, search, and send news until done."""
+    _load_solver()
     serve(_search)
 
 
+def _load_solver() -> None:
+    """Load CP-SAT without pandas, a third of this process's start: it is for tables of variables, and here are none.
+
+    A version of OR-Tools that needs more of it fails to load here, and is loaded in full where it is used.
+    """
+    if "pandas" in sys.modules:
+        return
+    stub = ModuleType("pandas")
+    for name in ("DataFrame", "Index", "Series"):
+        setattr(stub, name, type(name, (), {}))
+    sys.modules["pandas"] = stub
+    with suppress(AttributeError, ImportError):
+        import_module("ortools.sat.python.cp_model")
+    del sys.modules["pandas"]
+
+
 def _search(order: Order, news: News) -> None:
+    from zbopt.cpsat.budget import Budget  # these load OR-Tools
+    from zbopt.cpsat.search import Search
+
     scale = Scale.of(order.instance)
 
     def found(value: int, starts: Mapping[int, int]) -> None:
