@@ -1,4 +1,4 @@
-"""The adaptive V schedule's largest stage span (models/bounds.md, section 11): max(6m, 6m + 6p - 1 - 3k) ticks."""
+"""The adaptive V schedule's largest stage span (models/bounds.md, section 12): max(6m, 6m + 6p - 1 - 3k) ticks."""
 
 from __future__ import annotations
 

@@ -8,8 +8,10 @@ from random import Random
 import pytest
 from exact import proved_optimum
 
-from zbopt.bounds import ARGUMENTS
+from zbopt.bounds import ARGUMENTS, lower_bound
+from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance
+from zbopt.metrics import figures
 
 BLOCKS, BLOCK = 10, 20
 """10 blocks of 20 instances: 200; test_bounds.py holds the same arguments against 520 more of every placement."""
@@ -26,20 +28,40 @@ def test_bounds_on_v_placement(block: int) -> None:
         assert above == {}, f"seed {seed}: above the optimum {best}"
 
 
-def test_turns_and_area_at_unit_times() -> None:
-    """Section 5 and 6 of models/bounds.md, p=8 m=16 k=8: 96 + 2p - 1 - k = 103; k=4: m(4p + 4)/k = 144."""
-    for k, name, value in ((8, "turns", 103), (4, "area", 144)):
-        instance = Instance.uniform(
-            stages=8,
-            microbatches=16,
-            placement="v",
-            virtual=2,
-            memory_cap=Fraction(k, 2),
-            objective="max_stage_span",
-        )
-        bound = ARGUMENTS[name](instance)
-        assert bound is not None
-        assert bound.value == value
+@pytest.mark.parametrize(
+    ("m", "k", "objective", "name", "value"),
+    [
+        (16, 8, "max_stage_span", "turns", 104),
+        (16, 4, "max_stage_span", "area", 144),
+        (16, 8, "max_stage_span", "last-forward", 105),
+        (24, 12, "makespan", "last-forward", 155),
+        (24, 8, "makespan", "last-forward", 167),
+    ],
+)
+def test_at_unit_times(m: int, k: int, objective: str, name: str, value: int) -> None:
+    """Sections 5, 6 and 8 of models/bounds.md, p=8: 6m + 2p - k; m(4p + 4)/k; 6m + 2p - k + max(0, 2p + 1 - 2k);
+    6m + p - 1 + 2p - k + max(0, 3p - 2k)."""
+    bound = ARGUMENTS[name](_unit(m, k, objective))
+    assert bound is not None
+    assert bound.value == value
+
+
+@pytest.mark.parametrize(("k", "heuristic"), [(16, "zb-v"), (12, "v-auto"), (8, "v-min")])
+def test_last_forward_meets_v_schedules(k: int, heuristic: str) -> None:
+    """p=8 m=24 at unit times: ZB-V, V-Min and the packed block between them are optimal under the makespan."""
+    instance = _unit(24, k, "makespan")
+    assert lower_bound(instance).value == figures(HEURISTICS[heuristic](instance)).makespan
+
+
+def _unit(microbatches: int, k: int, objective: str) -> Instance:
+    return Instance.uniform(
+        stages=8,
+        microbatches=microbatches,
+        placement="v",
+        virtual=2,
+        memory_cap=Fraction(k, 2),
+        objective=objective,
+    )
 
 
 def _instance(random: Random) -> Instance:

@@ -15,15 +15,15 @@ from zbopt.memory import least_memory
 def test_last_gradient_is_never_above_the_optimum_and_often_meets_it() -> None:
     """60 instances; test_bounds.py holds it against 520 of every kind. The optimum is CP-SAT's.
 
-    Where it says more than every other argument, it is the optimum itself more often than not.
+    Where it says more than every other argument but the last forward, it is the optimum itself more often than not.
     """
     best = met = 0
     for seed in range(60):
         instance = _instance(Random(seed))
         bounds = {name: bound.value for name, of in ARGUMENTS.items() if (bound := of(instance)) is not None}
-        own = bounds.pop("last-gradient")
+        own, last_forward = bounds.pop("last-gradient"), bounds.pop("last-forward")
         optimum = proved_optimum(instance)
-        assert own <= optimum, f"seed {seed}"
+        assert max(own, last_forward) <= optimum, f"seed {seed}"
         if own > max(bounds.values()):
             best += 1
             met += own == optimum

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from zbopt.bounds.area import area
+from zbopt.bounds.last_forward import last_forward
 from zbopt.bounds.last_gradient import last_gradient
 from zbopt.bounds.load import load
 from zbopt.bounds.residency import residency
@@ -23,6 +24,7 @@ ARGUMENTS: Mapping[str, Callable[[Instance], Bound | None]] = {
     "turns": turns,
     "area": area,
     "last-gradient": last_gradient,
+    "last-forward": last_forward,
 }
 
 

@@ -166,18 +166,29 @@ class Waiting(NamedTuple):
 
 
 def most_work(room: Fraction, kinds: Sequence[Waiting]) -> int:
-    """Most work of ops that are live within ``room``: of several kinds as if ops could be cut, of one in whole ops."""
-    work = Fraction(0)
+    """Most work of ops that are live within ``room``: of more than two unlike kinds as if ops could be cut."""
+    together: dict[tuple[Fraction, int], int] = {}
+    for memory, ticks, most in kinds:
+        together[memory, ticks] = together.get((memory, ticks), 0) + most
+    alike = [Waiting(memory, ticks, most) for (memory, ticks), most in together.items() if ticks and most > 0]
     # The work per memory decides.
-    for kind in sorted(kinds, key=_rate, reverse=True):
+    first, *others = sorted(alike, key=_rate, reverse=True) or [Waiting(Fraction(0), 0, 0)]
+    if len(others) < 2:
+        counts = range(_fit(room, first) + 1) if others and first.memory else [_fit(room, first)]
+        return max(n * first.ticks + sum(_fit(room - n * first.memory, o) * o.ticks for o in others) for n in counts)
+    work = Fraction(0)
+    for kind in (first, *others):
         taken = Fraction(kind.most)
         if kind.memory:
             taken = min(taken, max(room, Fraction(0)) / kind.memory)
-        if len(kinds) == 1:
-            taken = Fraction(int(taken))
         work += taken * kind.ticks
         room -= taken * kind.memory
     return int(work)
+
+
+def _fit(room: Fraction, kind: Waiting) -> int:
+    """How many of a kind fit into ``room``, whole."""
+    return min(kind.most, int(max(room, Fraction(0)) / kind.memory)) if kind.memory else kind.most
 
 
 def _rate(kind: Waiting) -> tuple[bool, Fraction]:

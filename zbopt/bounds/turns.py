@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages, slots
 from zbopt.instance import Instance, Objective
-from zbopt.memory import least_left, static_memory
+from zbopt.memory import least_left, static_memory, whole_memory
 from zbopt.result import Bound
 
 
@@ -34,14 +34,43 @@ def idle_ticks(slices: Slices, stage: int) -> int:
     """Least idle time of a stage of several virtual stages, between its first start and its last gradient op."""
     instance = slices.instance
     first, second = instance.virtual_stages_of(stage)[:2]
+    count = slots(instance, first)
+    before = max(_before_turn(slices, stage), before_first_gradient(slices, stage))
+    after = 0 if count is None else max(0, _way_back(slices, first, second) - _most_work(slices, stage))
+    return before + after
+
+
+def _before_turn(slices: Slices, stage: int) -> int:
+    """Least idle time of a stage before its first F of a later part, or its first gradient op of the first part."""
+    instance = slices.instance
+    first, second = instance.virtual_stages_of(stage)[:2]
     m, own = instance.microbatches, slices.forward(first) + slices.again(first)
     count = slots(instance, first)
     rest = slices.work(stage) // m - own - slices.backward_work(first)
     begun = m if count is None else count
     way = slices.heads[second] - slices.heads[first]
-    before = max(0, way - begun * own, slices.round_trips[first] - begun * (own + rest))
-    after = 0 if count is None else max(0, _way_back(slices, first, second) - _most_work(slices, stage))
-    return before + after
+    return max(0, way - begun * own, slices.round_trips[first] - begun * (own + rest))
+
+
+def before_first_gradient(slices: Slices, stage: int) -> int:
+    """Least idle time of a stage from its first start until its first gradient can be there."""
+    instance = slices.instance
+    parts = instance.virtual_stages_of(stage)
+    until = slices.heads[parts[-1]] - slices.heads[parts[0]] + slices.round_trips[parts[-1]]
+    ticks = {v: slices.forward(v) + slices.again(v) for v in parts}
+    if instance.memory_cap is None:
+        return max(0, until - instance.microbatches * sum(ticks.values()))
+    room = instance.memory_cap[stage] - static_memory(instance, stage)
+    # The forward that starts last holds its whole activation, the others the least that may be left of theirs.
+    most = max(
+        ticks[last]
+        + most_work(
+            room - whole_memory(instance, last),
+            [Waiting(least_left(instance, v), ticks[v], instance.microbatches - (v == last)) for v in parts],
+        )
+        for last in parts
+    )
+    return max(0, until - most)
 
 
 def _way_back(slices: Slices, first: int, other: int) -> int:

@@ -32,7 +32,7 @@ def v_auto(instance: Instance) -> Schedule:
     """The best of the blocks that fit the cap, of a list schedule and of ZB-V by hand, each packed from both ends.
 
     At unit times with an even k activations of a virtual stage under the cap, 2((p + 4) // 3) <= k < 2p, its largest
-    stage span is 6m + 6p - 1 - 3k ticks at m = 2p for p = 4, 5, 6 (tests; models/bounds.md, section 11).
+    stage span is 6m + 6p - 1 - 3k ticks at m = 2p for p = 4, 5, 6 (tests; models/bounds.md, section 12).
 
     Raises:
         NotApplicableError: The placement is not v, or activations are dropped.

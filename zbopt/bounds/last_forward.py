@@ -1,0 +1,85 @@
+"""Last forward: from it on a stage can only finish what is live, but its gradient still has the whole way to go.
+
+models/bounds.md, "last forward". What is live is within memory, and so is the work that it leaves to the stage until
+the step ends. Before the first gradient the same holds of forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from zbopt.bounds import turns
+from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
+from zbopt.instance import Instance, Objective
+from zbopt.memory import least_left, static_memory, whole_memory
+from zbopt.result import Bound
+
+
+def last_forward(instance: Instance) -> Bound | None:
+    """The largest over the stages; ``None`` for unlike microbatches, several routes, or ops that run as one."""
+    stated = instance.alike and instance.routes is None and instance.overlapped_ticks is None
+    value = over_stages(instance, _of_stage) if stated else None
+    return None if value is None else Bound(value, "bound:last-forward")
+
+
+def _of_stage(slices: Slices, stage: int) -> int:
+    instance = slices.instance
+    head = slices.heads[instance.virtual_stages_of(stage)[0]] if instance.objective is Objective.MAKESPAN else 0
+    step = optimizer_tail(instance, stage)
+    before, after = turns.before_first_gradient(slices, stage), _after_last_forward(slices, stage)
+    apart = _most_before_gradient(instance, stage) < instance.microbatches * len(instance.virtual_stages_of(stage))
+    idle = before + max(step, after) if apart else max(before + step, after)
+    return head + slices.work(stage) + idle
+
+
+def _after_last_forward(slices: Slices, stage: int) -> int:
+    """Least time, from the start of the stage's last F to the end of all that counts, in which it does no op."""
+    instance = slices.instance
+    last = instance.virtual_stages_of(stage)[-1]
+    own = slices.forward(last) + slices.again(last) + slices.backward_work(last)
+    if instance.objective is Objective.MAKESPAN:
+        left = slices.gradient_tails[last]
+    else:
+        left = _own_tail(slices, stage) + optimizer_tail(instance, stage)
+    kinds = list(_live(slices, stage))
+    room = Fraction(0)
+    if instance.memory_cap is None:
+        room = sum((kind.memory * kind.most for kind in kinds), room)
+    else:
+        room = instance.memory_cap[stage] - static_memory(instance, stage) - whole_memory(instance, last)
+    return max(0, slices.round_trips[last] + left - own - most_work(room, kinds))
+
+
+def _own_tail(slices: Slices, stage: int) -> int:
+    """Least time from the arrival of a gradient on the stage's last part to the end of its backward ops there."""
+    parts = slices.instance.virtual_stages_of(stage)
+    longest = way = 0
+    for v in range(parts[-1], parts[0] - 1, -1):
+        if v in parts:
+            longest = max(longest, way + slices.backward_work(v))
+        if v > 0:
+            way += slices.gradient(v) + slices.instance.lag_ticks(v, v - 1)
+    return longest
+
+
+def _live(slices: Slices, stage: int) -> Iterator[Waiting]:
+    """What can be live beside the last F: microbatches before their gradient op, or waiting for a W, on any part."""
+    instance = slices.instance
+    parts = instance.virtual_stages_of(stage)
+    for v in parts:
+        most = instance.microbatches - (v == parts[-1])
+        yield Waiting(least_left(instance, v), slices.again(v) + slices.backward_work(v), most)
+        if instance.backward_ticks is not None and instance.backward_ticks[v] is not None:
+            yield Waiting(held_for_weight(instance, v), slices.weight(v), most)
+
+
+def _most_before_gradient(instance: Instance, stage: int) -> int:
+    """Most forwards that a stage can start before its first gradient op."""
+    parts = instance.virtual_stages_of(stage)
+    most = instance.microbatches * len(parts)
+    least = min(least_left(instance, v) for v in parts)
+    if instance.memory_cap is None or least == 0:
+        return most
+    room = instance.memory_cap[stage] - static_memory(instance, stage) - min(whole_memory(instance, v) for v in parts)
+    return min(most, 1 + int(room / least))
