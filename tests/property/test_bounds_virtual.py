@@ -46,16 +46,17 @@ def test_at_unit_times(m: int, k: int, objective: str, name: str, value: int) ->
     assert bound.value == value
 
 
-@pytest.mark.parametrize(("k", "heuristic"), [(16, "zb-v"), (12, "v-auto"), (8, "v-min")])
-def test_last_forward_meets_v_schedules(k: int, heuristic: str) -> None:
-    """p=8 m=24 at unit times: ZB-V, V-Min and the packed block between them are optimal under the makespan."""
-    instance = _unit(24, k, "makespan")
-    assert lower_bound(instance).value == figures(HEURISTICS[heuristic](instance)).makespan
+@pytest.mark.parametrize(("p", "k"), [(4, 4), (4, 6), (5, 6), (6, 6), (6, 8), (8, 8), (8, 12)])
+def test_adaptive_v_is_optimal_under_the_makespan(p: int, k: int) -> None:
+    """Section 8 of models/bounds.md for k <= 3p/2 at unit times: 6m + 6p - 1 - 3k, which `v-auto` meets at m = 3p."""
+    instance = _unit(3 * p, k, "makespan", stages=p)
+    formula = 24 * p - 1 - 3 * k
+    assert (lower_bound(instance).value, figures(HEURISTICS["v-auto"](instance)).makespan) == (formula, formula)
 
 
-def _unit(microbatches: int, k: int, objective: str) -> Instance:
+def _unit(microbatches: int, k: int, objective: str, *, stages: int = 8) -> Instance:
     return Instance.uniform(
-        stages=8,
+        stages=stages,
         microbatches=microbatches,
         placement="v",
         virtual=2,
