@@ -18,7 +18,7 @@ from zbopt.engine.reach import require_modelled
 from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.heuristics.patience import OutOfTimeError, limited
+from zbopt.heuristics.patience import OutOfTimeError, bounded, limited
 from zbopt.instance import Instance, Objective
 from zbopt.iterations import all_iterations, first_iteration, one_iteration
 from zbopt.memory import least_memory
@@ -195,7 +195,8 @@ class _Solve:
     def try_heuristics(self) -> None:
         """Every heuristic until the bound is met or the time is over; on a long step by way of a short one."""
         short = shortened(self.instance)
-        with limited(lambda: self.late(_HEURISTICS_SHARE)):
+        bound = self.bound if short is None or self.limits.engine is not Engine.CP_SAT else lower_bound(short)
+        with limited(lambda: self.late(_HEURISTICS_SHARE)), bounded(bound.value):
             for name, heuristic in _BEST_FIRST:
                 self.doing = f"heuristic {name}"
                 before = self.value

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from zbopt import portfolio
-from zbopt.heuristics import HEURISTICS
-from zbopt.heuristics.patience import OutOfTimeError, check, is_over, limited
+from zbopt.heuristics import HEURISTICS, best_rule
+from zbopt.heuristics.costs import Costs
+from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
+from zbopt.heuristics.patience import OutOfTimeError, bounded, check, is_over, limited
 from zbopt.instance import Instance
 from zbopt.portfolio import solve
 from zbopt.schedule import Schedule
@@ -81,3 +83,23 @@ def test_a_solve_goes_on_without_the_one_that_was_stopped(monkeypatch: pytest.Mo
     assert result.best_heuristic is not None
     assert result.best_heuristic.name == "list"
     assert validate(instance, result.schedule).violations == ()
+
+
+@pytest.mark.parametrize("objective", ["makespan", "max_stage_span"])
+@pytest.mark.parametrize("name", ["zb-auto", "list"])
+def test_nothing_is_tried_beyond_a_bound(name: str, objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """p = 4, m = 8, cap 8, unit times: with 3m + 3 = 27, and 3m = 24 of a stage, fewer rules give the same schedule."""
+    instance = Instance.uniform(stages=4, microbatches=8, memory_cap=8, objective=objective)
+    tried = 0
+
+    def counted(costs: Costs, rule: Rule) -> Dispatched:
+        nonlocal tried
+        tried += 1
+        return dispatch(costs, rule)
+
+    monkeypatch.setattr(best_rule, "dispatch", counted)
+    free = HEURISTICS[name](instance)
+    all_rules, tried = tried, 0
+    with bounded(27 if objective == "makespan" else 24):
+        assert HEURISTICS[name](instance) == free
+    assert tried < all_rules

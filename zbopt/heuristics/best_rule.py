@@ -10,15 +10,17 @@ from typing import Literal
 from zbopt.heuristics.build import CannotFitError
 from zbopt.heuristics.costs import Costs
 from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
-from zbopt.heuristics.patience import OutOfTimeError, limited, never
-from zbopt.instance import Instance
+from zbopt.heuristics.patience import OutOfTimeError, is_best, limited, never
+from zbopt.instance import Barrier, Instance
 from zbopt.memory import chooses
 
 _DROPS: tuple[Literal["no-room", "never", "always"], ...] = ("no-room", "never", "always")
 
 
 def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
-    """The first of the best rules. After ``most_ops`` simulated ops, or out of time, no further rule is tried.
+    """The first of the best rules.
+
+    After ``most_ops`` simulated ops, out of time, or when nothing can be better, no further rule is tried.
 
     The first one always is, however little time there is: some schedule has to come out.
 
@@ -41,8 +43,12 @@ def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int)
     (first, cost), *others = fitting
     with limited(never):
         results = [(first, dispatch(cost, first))]
+    # Where more than the ops takes time, a simulation says less than its schedule will.
+    exact = instance.is_simple and instance.barrier is Barrier.NONE and instance.reduction_ticks is None
     with suppress(OutOfTimeError):
         for rule, cost in others:
+            if exact and is_best(results[-1][1].value):
+                break
             results.append((rule, dispatch(cost, rule)))
     return min(results, key=lambda result: result[1].value)
 

@@ -1,4 +1,4 @@
-"""How long a heuristic may go on. Whoever calls one sets the limit; the loops at the bottom of all of them ask.
+"""How long a heuristic may go on. Whoever calls one sets the limits; the loops at the bottom of all of them ask.
 
 The limit is in the context and not in every signature: a heuristic stays a plain function of an instance, and one that
 knows nothing of limits is stopped too.
@@ -21,6 +21,7 @@ def never() -> bool:
 
 
 _over: ContextVar[Callable[[], bool]] = ContextVar("over", default=never)
+_bound: ContextVar[int | None] = ContextVar("bound", default=None)
 
 
 @contextmanager
@@ -31,6 +32,22 @@ def limited(over: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         _over.reset(token)
+
+
+@contextmanager
+def bounded(bound: int) -> Iterator[None]:
+    """Heuristics called inside need not look further than a schedule of value ``bound``: none has less."""
+    token = _bound.set(bound)
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def is_best(value: int) -> bool:
+    """Whether no schedule is known to be possible that has less than ``value``."""
+    bound = _bound.get()
+    return bound is not None and value <= bound
 
 
 def is_over() -> bool:
