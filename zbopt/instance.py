@@ -101,7 +101,13 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
     Memory amounts are exact rationals in one unit, by default the activation of one microbatch on a whole stage.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_by_name=True,
+        serialize_by_alias=True,
+        defer_build=False,  # what holds an instance takes its validator, where there is one, and else builds its own
+    )
 
     schema_version: Literal["zbopt.instance/1"] = Field("zbopt.instance/1", alias="schema")
     name: str | None = Field(None, description="Where the problem comes from; no meaning to the solver.")
