@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, TypeVarTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,12 +17,12 @@ from zbopt.kinds import Kind
 from zbopt.quantities import MAX_MICROBATCHES, Ticks, is_none
 
 _A = TypeVar("_A")
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Others = TypeVarTuple("_Others")
 _MOST_REMEMBERED = 256
 
 
-def remembered(function: Callable[Concatenate[_A, _P], _T]) -> Callable[Concatenate[_A, _P], _T]:
+def remembered(function: Callable[[_A, *_Others], _T]) -> Callable[[_A, *_Others], _T]:
     """``function`` with its last answers kept by the identity of its first argument, whatever that holds.
 
     An instance asks at every op; to hash a list of all microbatches each time took most of a heuristic's time.
@@ -30,14 +30,14 @@ def remembered(function: Callable[Concatenate[_A, _P], _T]) -> Callable[Concaten
     known: dict[tuple[object, ...], tuple[object, _T]] = {}
 
     @wraps(function)
-    def ask(what: _A, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        key = (id(what), *args)
+    def ask(what: _A, /, *others: *_Others) -> _T:
+        key = (id(what), *others)
         found = known.get(key)
         if found is not None and found[0] is what:
             return found[1]
         if len(known) >= _MOST_REMEMBERED:
             known.clear()
-        answer = function(what, *args, **kwargs)
+        answer = function(what, *others)
         known[key] = (what, answer)
         return answer
 
