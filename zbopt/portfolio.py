@@ -35,6 +35,8 @@ DEFAULT_TIME_LIMIT_S = 60.0
 
 _HEURISTICS_SHARE = 0.5
 """Of the time: after it no further heuristic begins, and those that search stop with what they have."""
+_QUESTIONS_A_S, _EVENTS_A_QUESTION = 250, 100
+"""What counts as a second where no clock may: so often a heuristic asks whether to go on, so many events it writes."""
 _BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] != "zb-auto")
 """The one that meets the bound most often goes first."""
 
@@ -126,6 +128,7 @@ class _Solve:
     limits: Limits
     on_progress: Callable[[Progress], None]
     started: float = field(default_factory=time.monotonic)
+    questions: int = 0
     best: Schedule | None = None
     value: int | None = None
     bound: Bound = field(default_factory=lambda: Bound(0, "bound:none"))
@@ -155,6 +158,13 @@ class _Solve:
         """A share of the time is over by the clock, which must decide nothing where the search is deterministic."""
         return not self.limits.deterministic and self.elapsed_s() > share * self.limits.time_limit_s
 
+    def out_of_patience(self) -> bool:
+        """Heuristics have had their share: by the clock, or where the search is deterministic, by what they did."""
+        if not self.limits.deterministic:
+            return self.late(_HEURISTICS_SHARE)
+        self.questions += 1
+        return self.questions > _HEURISTICS_SHARE * self.limits.time_limit_s * _QUESTIONS_A_S
+
     def closed(self) -> bool:
         return self.value is not None and self.bound.value >= self.value
 
@@ -179,11 +189,15 @@ class _Solve:
             log.error(self.fault)
             self.bound = Bound(0, "bound:none")
 
-    def offer(self, schedule: Schedule) -> bool:
-        """Keep ``schedule`` if the validator accepts it and it is better; whether it was accepted."""
+    def offer(self, schedule: Schedule, *, may_fail: bool = False) -> bool:
+        """Keep ``schedule`` if the validator accepts it and it is better; whether it was accepted.
+
+        One that ``may_fail`` promises nothing: that it does is no fault.
+        """
         verdict = validate(self.instance, schedule)
         if not verdict.valid:
-            log.error("%s gave an invalid schedule: %s", schedule.provenance.source, verdict.violations[0].message)
+            level = logging.INFO if may_fail else logging.ERROR
+            log.log(level, "%s gave an invalid schedule: %s", schedule.provenance.source, verdict.violations[0].message)
             return False
         value = value_of(schedule)
         if self.value is None or value < self.value:
@@ -196,7 +210,7 @@ class _Solve:
         """Every heuristic until the bound is met or the time is over; on a long step by way of a short one."""
         short = shortened(self.instance)
         bound = self.bound if short is None or self.limits.engine is not Engine.CP_SAT else lower_bound(short)
-        with limited(lambda: self.late(_HEURISTICS_SHARE)), bounded(bound.value):
+        with limited(self.out_of_patience), bounded(bound.value):
             for name, heuristic in _BEST_FIRST:
                 self.doing = f"heuristic {name}"
                 before = self.value
@@ -205,9 +219,12 @@ class _Solve:
                 except (CannotFitError, NotApplicableError, OutOfTimeError) as reason:
                     log.info("%s: %s", name, reason)
                     schedule = None
-                if schedule is not None and self.offer(schedule) and self.value != before and self.value is not None:
+                if schedule is not None:
+                    self.questions += len(schedule.events) // _EVENTS_A_QUESTION
+                    self.offer(schedule, may_fail=short is not None)
+                if self.value != before and self.value is not None:
                     self.best_heuristic = NamedValue(name, self.value)
-                if self.closed() or self.late(_HEURISTICS_SHARE):
+                if self.closed() or self.out_of_patience():
                     break
             if self.best is None:
                 # Nothing repeats in any short step, or time is over: the whole step, which always has one.

@@ -47,9 +47,11 @@ def in_flight(instance: Instance) -> int:
 def shortened(instance: Instance) -> Instance | None:
     """The same problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing.
 
-    Where microbatches are not alike nothing repeats by itself.
+    Where microbatches are not alike, or the ends of one step are between two, nothing repeats by itself. Transfers that
+    are events repeat like ops.
     """
-    if not (instance.is_simple and instance.alike) or instance.overlapped_ticks is not None:
+    alone = instance.iterations == 1 and instance.input_ready_ticks is None
+    if not (alone and instance.alike) or instance.overlapped_ticks is not None:
         return None
     held = in_flight(instance)
     modulus = held if held < instance.virtual_stages else _STRIDES

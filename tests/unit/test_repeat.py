@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from random_instances import PROVENANCE
 
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
+from zbopt.instance import Instance, Kind
 from zbopt.metrics import figures
 from zbopt.repeat import Run, find_run, in_flight, lengthened, shortened, unrolled
 from zbopt.schedule import Schedule
@@ -137,3 +139,29 @@ def test_lengthened_is_unrolled(heuristic: str, barrier: str) -> None:
     assert run is not None
     expected = schedule_of(whole, unrolled(graph, starts, run, whole), short.provenance)
     assert lengthened(short, run, instance) == expected
+
+
+@pytest.mark.parametrize("fields", [
+    {"communication": "link"},
+    {"communication": "blocking"},
+    {"communication": "link", "transfer_occupies": "port", "collectives": [{"kind": "F", "start": 0, "ticks": 1}]},
+    {"communication": "link", "reduction_ticks": 3, "barrier": "global"},
+])  # fmt: skip
+def test_transfers_repeat_like_ops(fields: dict[str, object]) -> None:
+    """Over links too a long step comes from a short one: valid, and with all SEND, G and O of the whole.
+
+    3 stages, 200 microbatches: 2 links of 2 transfers each a microbatch, one G and O a stage.
+    """
+    times = {"forward_ticks": 2, "backward_ticks": 2, "weight_ticks": 2, "comm_ticks": 1}
+    instance = Instance.model_validate({"stages": 3, "microbatches": 200, "memory_cap": 3} | times | fields)
+    short = shortened(instance)
+    assert short is not None
+    schedule = HEURISTICS["1f1b-split"](short)
+    graph = expand(short)
+    run = find_run(graph, starts_of(graph, schedule), 200 - short.microbatches)
+    assert run is not None
+    long = lengthened(schedule, run, instance)
+    assert validate(instance, long).violations == ()
+    kinds = Counter(e.kind for e in long.events)
+    assert kinds[Kind.SEND_F] == kinds[Kind.SEND_B] == 2 * 200
+    assert kinds[Kind.G] == (3 if "reduction_ticks" in fields else 0)
