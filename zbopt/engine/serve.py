@@ -6,6 +6,7 @@ nothing that was found before: the parent holds every schedule and bound that ha
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -47,6 +48,8 @@ class News:
 
 def serve(engine: Callable[[Order, News], None]) -> None:
     """Read one order, run ``engine`` on it, and say when it is done."""
+    gc.freeze()  # what the imports made stays
+    gc.set_threshold(100_000)  # a model is many small objects, and hardly any garbage
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     order = Order.model_validate_json(sys.stdin.readline())
     _limit_memory(order.memory_limit_mb)
