@@ -14,11 +14,11 @@ from zbopt.result import Bound
 
 def residency(instance: Instance) -> Bound | None:
     """The largest over the stages that hold one virtual stage; ``None`` if none is short of memory."""
-    value = over_stages(instance, _of_stage)
+    value = over_stages(instance, of_stage)
     return None if value is None else Bound(value, "bound:residency")
 
 
-def _of_stage(slices: Slices, stage: int) -> int | None:
+def of_stage(slices: Slices, stage: int) -> int | None:
     instance = slices.instance
     virtual_stage, *others = instance.virtual_stages_of(stage)
     if others:

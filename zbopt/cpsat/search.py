@@ -15,8 +15,10 @@ from threading import Event
 
 from ortools.sat.python import cp_model
 
+from zbopt.bounds.crossings import Crossings
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
+from zbopt.cpsat.follow import follow
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.cpsat.periodic import PeriodicFormulation, Shape, shape
 from zbopt.cpsat.question import Answer, Question, Reply, ask
@@ -29,6 +31,15 @@ from zbopt.timing import as_started, best_starts, link_orders, stage_orders
 
 _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
+
+_CROSSINGS_SHARE = 0.4
+"""Of the time left: layers of crossings grow no longer."""
+
+_STATES_A_SECOND = 250
+"""Of crossings, by which deterministic time counts them."""
+
+_FEW_TASKS = 1000
+"""Tasks of a step that is as soon found whole as by way of a shorter one that repeats."""
 
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 """Sizes of the sets of stages that relaxations keep."""
@@ -105,7 +116,10 @@ class Search:
 
     def run(self) -> None:
         """Search until value and bound meet or the budget ends."""
+        crossings = self.crossings()
         topics = self.topics()
+        if crossings is not None:
+            topics[:0] = [Topic([question], topics[0].slice_s) for question in self.crossing(crossings)]
         with ThreadPoolExecutor(self.budget.workers) as threads:
             try:
                 while not self.over():
@@ -119,6 +133,25 @@ class Search:
             finally:
                 for call in self.calls.values():
                     call.stop()
+
+    def crossings(self) -> Crossings | None:
+        """What crossings prove, which is kept for the order that it tells; ``None`` where they say nothing."""
+        crossings = None if self.over() else Crossings.of(self.graph.instance)
+        if crossings is None:
+            return None
+        self.doing("bound from crossings")
+        least_left_s = (1 - _CROSSINGS_SHARE) * self.budget.left_s()
+
+        def stop() -> bool:
+            seconds = crossings.expanded / _STATES_A_SECOND if self.budget.deterministic else 0.0
+            return self.budget.left_s() - seconds < least_left_s
+
+        crossings.grow(stop)
+        if self.budget.deterministic:
+            self.budget.spent_s += crossings.expanded / _STATES_A_SECOND
+        bound = crossings.bound()
+        self.raise_bound(bound.value, bound.proved_by)
+        return crossings
 
     def over(self) -> bool:
         """Whether nothing is left to do, or no time to do it."""
@@ -142,6 +175,35 @@ class Search:
 
             yield Question(f"bound from stages {names}", formulate, None, f"cp-sat:stages-{names}")
 
+    def crossing(self, crossings: Crossings) -> Iterator[Question]:
+        """Schedules that keep the order of a best step of the crossings, from ever deeper stages on."""
+        of, graph = self.repeating_shape(), self.graph
+        if of is not None and len(graph.tasks) > _FEW_TASKS:
+            graph = of.graph
+        else:
+            of = None
+        rows = crossings.orders(graph.instance.microbatches)
+        if rows is None or len(graph.tasks) > _MOST_TASKS:
+            return
+        problem, stages = whole(graph), sorted(rows)
+        for first in sorted({*stages[:2], stages[len(stages) // 2]}):
+            kept = {stage: rows[stage] for stage in stages if stage >= first}
+            name = f"schedule that crosses alike from stage {first} on"
+            if of is None:
+                yield Question(
+                    name,
+                    lambda horizon, kept=kept: follow(Formulation(problem, horizon, minimise=False), kept),  # type: ignore[misc]
+                    lambda starts: starts,
+                    None,
+                )
+            else:
+                yield Question(
+                    name,
+                    lambda horizon, of=of, kept=kept: follow(PeriodicFormulation(of, horizon), kept),  # type: ignore[misc]
+                    lambda starts, of=of: self.long_starts(of, starts),  # type: ignore[misc]
+                    None,
+                )
+
     def whole_step(self) -> Iterator[Question]:
         """Any schedule, of a step that is not too long."""
         if len(self.graph.tasks) <= _MOST_TASKS:
@@ -163,14 +225,19 @@ class Search:
 
     def repeating(self) -> Iterator[Question]:
         """A schedule of a long step whose middle repeats."""
-        of = shape(self.graph.instance) if self.graph.instance.objective is Objective.MAKESPAN else None
-        if of is not None and of.inserted:
+        of = self.repeating_shape()
+        if of is not None:
             yield Question(
                 "repeating schedule",
                 lambda horizon: PeriodicFormulation(of, horizon),
                 lambda starts: self.long_starts(of, starts),
                 None,
             )
+
+    def repeating_shape(self) -> Shape | None:
+        """How the step may repeat; ``None``: it does not, or would become no shorter."""
+        of = shape(self.graph.instance) if self.graph.instance.objective is Objective.MAKESPAN else None
+        return of if of is not None and of.inserted else None
 
     def long_starts(self, repeating: Shape, starts: dict[int, int]) -> dict[int, int]:
         """Starts of the whole step from those of a short one that repeats."""

@@ -1,0 +1,73 @@
+"""Crossings: forwards go down while gradients come up, and where they meet one has to wait.
+
+models/bounds.md, "crossings". The least value of a pipeline of which all F and B are kept, and W and memory on its
+first stage: exact, layer by layer, and for any number of microbatches once the layers repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zbopt.bounds.crossings.front import Front
+from zbopt.bounds.crossings.orders import Row, orders
+from zbopt.bounds.crossings.pipe import pipe_of
+from zbopt.bounds.residency import of_stage
+from zbopt.bounds.stage import Slices, slots
+from zbopt.instance import Instance
+from zbopt.result import Bound
+
+__all__ = ["Crossings", "Row"]
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """The layers of the stage of ``instance`` whose memory limits most, and all stages behind it."""
+
+    instance: Instance
+    front: Front
+
+    @classmethod
+    def of(cls, instance: Instance) -> Crossings | None:
+        """Layers that have yet to grow; ``None`` where the argument says nothing, or little in all the time it takes.
+
+        With as many slots as stages the other arguments say as much, and the layers are too large.
+        """
+        if not instance.is_linear:
+            return None
+        slices = Slices(instance)
+        limiting: dict[int, int] = {}
+        for stage in range(instance.stages - 1):
+            count, value = slots(instance, stage), of_stage(slices, stage)
+            if count is not None and count < instance.stages - stage and value is not None:
+                limiting[stage] = value
+        if not limiting:
+            return None
+        pipe = pipe_of(instance, max(limiting, key=lambda stage: limiting[stage]))
+        return None if pipe is None else cls(instance, Front(pipe))
+
+    def grow(self, stop: Callable[[], bool]) -> bool:
+        """Whether there were enough layers before ``stop()``."""
+        return self.front.grow(self.instance.microbatches, stop)
+
+    @property
+    def expanded(self) -> int:
+        """States whose successors were made: the work so far, the same on any machine."""
+        return self.front.expanded
+
+    def bound(self) -> Bound:
+        """What the layers grown so far prove."""
+        front, value = self.front, 0
+        rest = self.instance.microbatches
+        if front.repeats is None:
+            most = len(front.layers)
+            rounds = max(0, -(-(rest - most) // most))
+            value = rounds * front.next_start(most - 1)
+            rest -= rounds * most
+        return Bound(value + front.least(rest), "bound:crossings")
+
+    def orders(self, microbatches: int) -> dict[int, Row] | None:
+        """F and B of a best step of so many microbatches, by stage; ``None``: too few layers."""
+        if microbatches > len(self.front.layers) and self.front.repeats is None:
+            return None
+        return orders(self.front, microbatches)

@@ -1,0 +1,212 @@
+"""The states after each microbatch that no other one of the same microbatch is at least as good as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zbopt.bounds.crossings.moves import Moves, State
+from zbopt.bounds.crossings.pipe import Pipe
+
+_MOST_STATES = 20_000
+"""States of a layer before any is left out; comparing more takes longer than it is worth."""
+
+Layer = dict[State, int]
+"""States after one and the same microbatch, and their times in ticks."""
+
+_NEVER = -(2**40)
+
+
+@dataclass
+class Front:
+    """Layer by layer the best states of ``pipe``: what a step of any number of microbatches takes at least.
+
+    ``grow`` adds layers until they repeat. ``layers[i]`` belongs to i + 1 microbatches; ``came_from`` is the state
+    before, for every state but those of the first layer.
+    """
+
+    pipe: Pipe
+    layers: list[Layer] = field(default_factory=list)
+    came_from: list[dict[State, State]] = field(default_factory=list)
+    repeats: tuple[int, int] | None = None
+    expanded: int = 0
+    _moves: Moves = field(init=False)
+    _seen: dict[frozenset[tuple[State, int]], int] = field(default_factory=dict)
+    _next: dict[State, list[tuple[State, int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._moves = Moves(self.pipe)
+        time, state = self._moves.first()
+        self.layers.append({state: time})
+        self.came_from.append({})
+
+    def grow(self, microbatches: int, stop: Callable[[], bool]) -> bool:
+        """Add layers up to ``microbatches``, or until they repeat; whether that was reached before ``stop()``."""
+        while len(self.layers) < microbatches and self.repeats is None:
+            layer: Layer = {}
+            origin: dict[State, State] = {}
+            for state, time in self.layers[-1].items():
+                if stop() or len(layer) > _MOST_STATES:
+                    return False
+                for after, later in self._after(state):
+                    if layer.get(after, time + later) >= time + later:
+                        layer[after] = time + later
+                        origin[after] = state
+            kept = undominated(self._moves, layer)
+            self.layers.append(kept)
+            self.came_from.append({state: origin[state] for state in kept})
+            self._notice_repetition()
+        return True
+
+    def _after(self, state: State) -> list[tuple[State, int]]:
+        found = self._next.get(state)
+        if found is None:
+            best: Layer = {}
+            for raw in self._moves.successors(state):
+                time, after = self._moves.settled(raw)
+                if best.get(after, time) >= time:
+                    best[after] = time
+            found = self._next[state] = list(best.items())
+            self.expanded += 1
+        return found
+
+    def _notice_repetition(self) -> None:
+        layer = self.layers[-1]
+        base = min(layer.values())
+        mark = frozenset((state, time - base) for state, time in layer.items())
+        earlier = self._seen.setdefault(mark, len(self.layers) - 1)
+        if earlier < len(self.layers) - 1:
+            self.repeats = earlier, len(self.layers) - 1
+
+    def next_start(self, layer: int) -> int:
+        """No F can start sooner after ``layer + 1`` others."""
+        return min(self.layers[layer].values())
+
+    def least(self, microbatches: int) -> int:
+        """Least value of a step of ``microbatches``, of which the layers grown so far are enough."""
+        layer, later = self.layer_of(microbatches)
+        return later + min(time + self._moves.least_end(state) for state, time in self.layers[layer].items())
+
+    def layer_of(self, microbatches: int) -> tuple[int, int]:
+        """The layer of ``microbatches``, and what to add to its times: it may be one that repeats.
+
+        Raises:
+            ValueError: There are not enough layers yet.
+        """
+        layer = microbatches - 1
+        if layer < len(self.layers):
+            return layer, 0
+        if self.repeats is None:
+            raise ValueError(f"{len(self.layers)} layers say nothing of {microbatches} microbatches; let them grow")
+        first, again = self.repeats
+        rounds, rest = divmod(layer - first, again - first)
+        return first + rest, rounds * (self.next_start(again) - self.next_start(first))
+
+    def path(self, microbatches: int) -> list[tuple[State, State]]:
+        """The states of a best step of so many microbatches, before and after they were settled, one pair each."""
+        layer, _ = self.layer_of(microbatches)
+        last = min(self.layers[layer], key=lambda state: self.layers[layer][state] + self._moves.least_end(state))
+        states = [last]
+        for n in range(microbatches - 1, 0, -1):
+            states.append(self.came_from[self._origin(n)][states[-1]])
+        states.reverse()
+        return [(states[0], states[0]), *((self._raw(*pair), pair[1]) for pair in pairwise(states))]
+
+    def _origin(self, layer: int) -> int:
+        """The layer that tells where the states of ``layer`` come from."""
+        if layer < len(self.layers):
+            return layer
+        assert self.repeats is not None
+        first, again = self.repeats
+        return first + 1 + (layer - first - 1) % (again - first)
+
+    def _raw(self, state: State, after: State) -> State:
+        """The best successor of ``state`` that settles to ``after``."""
+        times = [(self._moves.settled(raw), raw) for raw in self._moves.successors(state)]
+        return min((time, raw) for (time, settled), raw in times if settled == after)[1]
+
+
+def undominated(moves: Moves, layer: Layer) -> Layer:
+    """``layer`` without the states that another one can follow op by op, at the same times or earlier."""
+    states = list(layer)
+    if len(states) < 2:
+        return layer
+    states = _pareto(states, layer)
+    table = _Table(moves.pipe, states, [layer[state] for state in states], [moves.climbs(state) for state in states])
+    alive = np.ones(len(states), dtype=bool)
+    for one in table.promising():
+        if alive[one]:
+            others = np.flatnonzero(alive)
+            others = others[others != one]
+            alive[others[table.no_later(one, others)]] = False
+    return {state: layer[state] for state, kept in zip(states, alive, strict=True) if kept}
+
+
+def _pareto(states: Sequence[State], layer: Layer) -> list[State]:
+    """Of states that have decided the same, those that no other is as early as in everything."""
+    alike: dict[tuple[int, ...], list[State]] = {}
+    for state in states:
+        alike.setdefault((state.waiting, *(stage for stage, _ in state.rising)), []).append(state)
+    kept = []
+    for group in alike.values():
+        rows = np.array([(*state.free, *(ready for _, ready in state.rising)) for state in group])
+        rows += np.array([layer[state] for state in group])[:, None]
+        order = np.argsort(rows.sum(axis=1), kind="stable")
+        best: list[int] = []
+        for n in order:
+            if not best or not (rows[best] <= rows[n]).all(axis=1).any():
+                best.append(int(n))
+        kept += [group[n] for n in best]
+    return kept
+
+
+class _Table:
+    """States of one layer as arrays; rising microbatches are aligned at the last one, and absent ones have stage -1."""
+
+    def __init__(
+        self, pipe: Pipe, states: Sequence[State], times: Sequence[int], climbs: Sequence[list[list[int]]]
+    ) -> None:
+        self.pipe = pipe
+        self.backward = np.array(pipe.backward)
+        count, stages = len(states), len(pipe.forward)
+        most = max(len(state.rising) for state in states)
+        at = np.array(times)
+        self.free = np.array([state.free for state in states]) + at[:, None]
+        self.left = np.array([state.waiting + len(state.rising) for state in states])
+        self.stage = np.full((count, most), -1)
+        self.ready = np.full((count, most, stages + 1), _NEVER)
+        for n, rows in enumerate(climbs):
+            for j, row in enumerate(rows, most - len(rows)):
+                self.stage[n, j] = len(row) - 1
+                self.ready[n, j, 1 : len(row) + 1] = row
+        self.ready += np.where(self.ready > _NEVER, at[:, None, None], 0)
+
+    def promising(self) -> NDArray[np.intp]:
+        """All states, those first that are likely to be as good as many others."""
+        early = self.free.sum(axis=1) + np.maximum(self.ready, 0).sum(axis=(1, 2))
+        return np.argsort(early, kind="stable")
+
+    def no_later(self, one: int, others: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of ``others`` can be followed from ``one``: what they have done and it has not, it does first."""
+        stages = np.arange(len(self.pipe.forward))
+        reached = np.minimum(self.stage[one], self.stage[others])
+        free = np.repeat(self.free[one][None], len(others), axis=0)
+        good = np.ones(len(others), dtype=bool)
+        for j, stage in enumerate(self.stage[one]):
+            if stage < 0:
+                continue
+            start = self.ready[one, j]
+            does = (stages > reached[:, j, None]) & (stages <= stage)
+            does[:, 0] = False
+            free = np.where(does, np.maximum(free, start[1:] + self.backward), free)
+            first = reached[:, j] < 0
+            free[first, 0] = np.maximum(free[first, 0], start[1]) + self.backward[0]
+            place = reached[:, j] + 1
+            good &= first | (start[place] <= self.ready[others, j, place])
+        if self.pipe.waiting:
+            free[:, 0] += np.maximum(0, self.left[one] - self.left[others]) * self.pipe.weight[0]
+        return good & (free <= self.free[others]).all(axis=1)
