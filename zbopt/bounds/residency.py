@@ -19,6 +19,7 @@ def residency(instance: Instance) -> Bound | None:
 
 
 def of_stage(slices: Slices, stage: int) -> int | None:
+    """What the residency of ``stage`` says of one iteration, in ticks; ``None``: nothing."""
     instance = slices.instance
     virtual_stage, *others = instance.virtual_stages_of(stage)
     if others:

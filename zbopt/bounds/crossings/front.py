@@ -209,4 +209,5 @@ class _Table:
             good &= first | (start[place] <= self.ready[others, j, place])
         if self.pipe.waiting:
             free[:, 0] += np.maximum(0, self.left[one] - self.left[others]) * self.pipe.weight[0]
-        return good & (free <= self.free[others]).all(axis=1)
+        in_time: NDArray[np.bool_] = (free <= self.free[others]).all(axis=1)
+        return good & in_time

@@ -49,7 +49,7 @@ class Moves:
         return self.settled(State(tuple(free), 0, (Rising(len(free) - 1, free[-1]),)))
 
     def climbs(self, state: State) -> list[list[int]]:
-        """By rising microbatch and stage: the least start of its B with no further F in its way; on stage 0, its arrival."""
+        """By rising microbatch and stage: least start of its B if no further F comes first; on stage 0, its arrival."""
         backward, up = self.pipe.backward, self.pipe.up
         last = list(state.free)
         rows = []
@@ -75,7 +75,7 @@ class Moves:
             yield from self._down(state, climbs, waiting, 1, time, gone, start, [gone])
 
     def _before_next(self, state: State, climbs: list[list[int]]) -> dict[tuple[int, int], int]:
-        """(W waiting, B gone) on stage 0 before the next F, and its least start; B first where it comes early enough."""
+        """By (W waiting, B gone) on stage 0 before the next F: its least start."""
         pipe, found = self.pipe, dict[tuple[int, int], int]()
         forward, backward, weight = pipe.forward[0], pipe.backward[0], pipe.weight[0]
         open_ = [(state.free[0], state.waiting, 0)]
@@ -195,7 +195,10 @@ class Moves:
         """Least value of a step that ends with the microbatches of ``state``, head and tails included."""
         pipe, climbs = self.pipe, self.climbs(state)
         time, waiting, ends = state.free[0], state.waiting, []
+        last_gradient = time
         for row in climbs:
+            # Two ends, each by what is best for it alone: all work, for which a stage never waits, and the last B.
+            last_gradient = max(last_gradient, row[0]) + pipe.backward[0]
             while waiting and time < row[0]:
                 time += pipe.weight[0]
                 waiting -= 1
@@ -203,6 +206,5 @@ class Moves:
             waiting += pipe.waiting > 0
             if pipe.whole:
                 ends += [row[s] + pipe.backward[s] + pipe.weight[s] for s in range(1, len(row))]
-        last_gradient = time
         time += waiting * pipe.weight[0] if pipe.waiting else pipe.weight[0]
         return pipe.head + max(time + pipe.after_weight, last_gradient + pipe.after_gradient, *ends)
