@@ -141,8 +141,7 @@ def undominated(moves: Moves, layer: Layer) -> Layer:
     for one in table.promising():
         if alive[one]:
             others = np.flatnonzero(alive)
-            others = others[others != one]
-            alive[others[table.no_later(one, others)]] = False
+            alive[table.no_later(one, others[others != one])] = False
     return {state: layer[state] for state, kept in zip(states, alive, strict=True) if kept}
 
 
@@ -190,24 +189,25 @@ class _Table:
         early = self.free.sum(axis=1) + np.maximum(self.ready, 0).sum(axis=(1, 2))
         return np.argsort(early, kind="stable")
 
-    def no_later(self, one: int, others: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of ``others`` can be followed from ``one``: what they have done and it has not, it does first."""
-        stages = np.arange(len(self.pipe.forward))
+    def no_later(self, one: int, others: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of ``others`` that can be followed from ``one``: what they have done and it has not, it does first."""
         reached = np.minimum(self.stage[one], self.stage[others])
+        each = np.arange(reached.shape[1])
+        in_time = self.ready[one, each, reached + 1] <= self.ready[others[:, None], each, reached + 1]
+        good = (in_time | (reached < 0)).all(axis=1)
+        others, reached = others[good], reached[good]
+        if not len(others):
+            return others
         free = np.repeat(self.free[one][None], len(others), axis=0)
-        good = np.ones(len(others), dtype=bool)
-        for j, stage in enumerate(self.stage[one]):
-            if stage < 0:
-                continue
-            start = self.ready[one, j]
-            does = (stages > reached[:, j, None]) & (stages <= stage)
+        stages = np.arange(free.shape[1])
+        for j in np.flatnonzero(self.stage[one] >= 0):
+            start = self.ready[one, j, 1:]
+            does = (stages > reached[:, j, None]) & (stages <= self.stage[one, j])
             does[:, 0] = False
-            free = np.where(does, np.maximum(free, start[1:] + self.backward), free)
+            free = np.where(does, np.maximum(free, start + self.backward), free)
             first = reached[:, j] < 0
-            free[first, 0] = np.maximum(free[first, 0], start[1]) + self.backward[0]
-            place = reached[:, j] + 1
-            good &= first | (start[place] <= self.ready[others, j, place])
+            free[first, 0] = np.maximum(free[first, 0], start[0]) + self.backward[0]
         if self.pipe.waiting:
             free[:, 0] += np.maximum(0, self.left[one] - self.left[others]) * self.pipe.weight[0]
-        in_time: NDArray[np.bool_] = (free <= self.free[others]).all(axis=1)
-        return good & in_time
+        followed: NDArray[np.intp] = others[(free <= self.free[others]).all(axis=1)]
+        return followed

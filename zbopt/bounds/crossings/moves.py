@@ -188,7 +188,7 @@ class Moves:
         if waiting:
             return min(free + pipe.weight[0], gone)
         if pipe.waiting and not pipe.fits(in_flight - 1, 1):
-            return gone + pipe.weight[0]
+            return gone + min(pipe.weight[0], pipe.backward[0])
         return gone
 
     def least_end(self, state: State) -> int:
