@@ -42,6 +42,8 @@ def first_fault(error: ValidationError, known: Collection[str]) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
     words = _WORDS.get(fault["type"])
     text = words.format(**fault.get("ctx", {})) if words else fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "tuple_type" and isinstance(fault["input"], int | float | str):
+        text = "must be a list"  # a field that takes one value for all has spread it already
     if fault["type"] in _UNKNOWN:
         ours = error.title == "Instance" or where.startswith("instance.")
         return f"{where}: {text}{_near(str(fault['loc'][-1]), known) if ours else '; leave it out'}"

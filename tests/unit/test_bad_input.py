@@ -139,6 +139,7 @@ PORTS = {"communication": "link", "transfer_occupies": "port"}
         ({"forward_ticks": float("inf")}, "forward_ticks[0] = inf: must be a whole number"),
         ({"forward_ticks": 10**12}, "forward_ticks[0] = 1000000000000: must be at most 1000000000"),
         ({"forward_ticks": {}}, "forward_ticks: must be a list, or one value for all"),
+        ({"comm_matrix": 3}, "comm_matrix = 3: must be a list"),
         ({"forward_ticks": [1, 2, 3]}, "forward_ticks has 3 values for 2 virtual stages; give 1 or 2"),
         ({"comm_ticks": -1}, "comm_ticks = -1: must be at least 0"),
         ({"memory_cap": float("nan")}, "memory_cap[0] = nan: not a finite number; write 2, 1.5 or '3/2'"),

@@ -38,7 +38,12 @@ class ProblemFlags(MemoryFlags):
     """An instance by its file or by its fields. ``None``: not given."""
 
     instance: Annotated[
-        Path | None, typer.Argument(metavar="INSTANCE", help="Instance file (.json or .toml), instead of the flags.")
+        Path | None,
+        typer.Argument(
+            metavar="INSTANCE",
+            help="Instance file (.json or .toml), instead of the flags. It alone has matrices of links, collectives, "
+            "routes, and times of single microbatches.",
+        ),
     ] = None
     stages: Annotated[
         int | None, _problem("--stages", "Devices of the pipeline (p). Sets stages.", False, "N", whole)

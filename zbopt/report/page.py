@@ -79,7 +79,9 @@ def _around(instance: Instance) -> Iterable[tuple[str, str]]:
     """What transfers are, and what comes around the microbatches, where anything is said of it."""
     if instance.sends:
         occupies = "port" if instance.occupies_ports else "link"
-        yield "transfers", f"{instance.communication.value}, one at a time on a {occupies}"
+        inside = ", ".join(dict.fromkeys(window.kind.value for window in instance.collectives or ()))
+        also = f", as are collectives inside {inside}" if inside else ""
+        yield "transfers", f"{instance.communication.value}, one at a time on a {occupies}{also}"
     if instance.reduction_ticks is not None:
         yield "reduction", runs_text(instance.reduction_ticks)
     if instance.input_ready_ticks is not None:
