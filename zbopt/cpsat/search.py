@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import pairwise
 from threading import Event
+from typing import Any
 
 from ortools.sat.python import cp_model
 
@@ -113,45 +114,57 @@ class Search:
     proved: Callable[[Bound], None]
     doing: Callable[[str], None]
     calls: dict[Future[Reply], Call] = field(default_factory=dict)
+    growing: dict[Future[bool], Crossings] = field(default_factory=dict)
+    ended: Event = field(default_factory=Event)
 
     def run(self) -> None:
         """Search until value and bound meet or the budget ends."""
-        crossings = self.crossings()
         topics = self.topics()
-        if crossings is not None:
-            topics[:0] = [Topic([question], topics[0].slice_s) for question in self.crossing(crossings)]
         with ThreadPoolExecutor(self.budget.workers) as threads:
+            self.start_crossings(threads)
             try:
                 while not self.over():
-                    while len(self.calls) < self.budget.workers and self.start_call(topics, threads):
+                    while len(self.calls) + len(self.growing) < self.budget.workers and self.start_call(
+                        topics, threads
+                    ):
                         pass
-                    if not self.calls:
+                    if not self.calls and not self.growing:
                         return
-                    for future in wait(self.calls, return_when=FIRST_COMPLETED).done:
+                    running: list[Future[Any]] = [*self.calls, *self.growing]
+                    wait(running, return_when=FIRST_COMPLETED)
+                    for grown in [future for future in self.growing if future.done()]:
+                        grown.result()
+                        topics[:0] = self.hear_crossings(self.growing.pop(grown))
+                    for future in [future for future in self.calls if future.done()]:
                         self.hear(self.calls.pop(future), future.result())
                     self.stop_moot_calls()
             finally:
+                self.ended.set()
                 for call in self.calls.values():
                     call.stop()
 
-    def crossings(self) -> Crossings | None:
-        """What crossings prove, which is kept for the order that it tells; ``None`` where they say nothing."""
+    def start_crossings(self, threads: ThreadPoolExecutor) -> None:
+        """Let the layers of crossings grow beside the first questions, where they say something."""
         crossings = None if self.over() else Crossings.of(self.graph.instance)
         if crossings is None:
-            return None
+            return
         self.doing("bound from crossings")
         least_left_s = (1 - _CROSSINGS_SHARE) * self.budget.left_s()
 
         def stop() -> bool:
             seconds = crossings.expanded / _STATES_A_SECOND if self.budget.deterministic else 0.0
-            return self.budget.left_s() - seconds < least_left_s
+            return self.ended.is_set() or self.over() or self.budget.left_s() - seconds < least_left_s
 
-        crossings.grow(stop)
+        self.growing[threads.submit(crossings.grow, stop)] = crossings
+
+    def hear_crossings(self, crossings: Crossings) -> list[Topic]:
+        """Take what the layers prove; what to ask now that their order is known."""
         if self.budget.deterministic:
             self.budget.spent_s += crossings.expanded / _STATES_A_SECOND
         bound = crossings.bound()
         self.raise_bound(bound.value, bound.proved_by)
-        return crossings
+        slice_s = self.slice_s()
+        return [Topic([question], slice_s) for question in self.crossing(crossings)]
 
     def over(self) -> bool:
         """Whether nothing is left to do, or no time to do it."""
@@ -159,9 +172,13 @@ class Search:
 
     def topics(self) -> list[Topic]:
         """Relaxations to a few stages, the whole step, and shapes that are found faster than any schedule at all."""
-        slice_s = min(15.0, max(2.0, len(self.graph.tasks) / 50))
+        slice_s = self.slice_s()
         sorts = (self.relaxations(), self.in_microbatch_order(), self.whole_step(), self.repeating())
         return [Topic(list(questions), slice_s) for questions in sorts]
+
+    def slice_s(self) -> float:
+        """Seconds of the first call of a topic."""
+        return min(15.0, max(2.0, len(self.graph.tasks) / 50))
 
     def relaxations(self) -> Iterator[Question]:
         """One question a set of stages, from small to large."""

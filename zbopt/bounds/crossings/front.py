@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zbopt.bounds.crossings.moves import Moves, State
 from zbopt.bounds.crossings.pipe import Pipe
 
-_MOST_STATES = 20_000
+_MOST_STATES = 6_000
 """States of a layer before any is left out; comparing more takes longer than it is worth."""
 
 Layer = dict[State, int]
