@@ -36,6 +36,7 @@ from zbopt.quantities import (
     Amount,
     Rational,
     Ticks,
+    counted,
     is_none,
     number,
 )
@@ -184,12 +185,14 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
             expected = self.virtual_stages if field in _PER_VIRTUAL_STAGE else self.stages
             values = getattr(self, field)
             if values is not None and len(values) != expected:
-                what = "virtual stages" if field in _PER_VIRTUAL_STAGE else "stages"
-                raise ValueError(f"{field} has {len(values)} values for {expected} {what}; give 1 or {expected}")
+                what = counted(expected, "virtual stage" if field in _PER_VIRTUAL_STAGE else "stage")
+                give = "1" if expected == 1 else f"1 or {expected}"
+                raise ValueError(f"{field} has {counted(len(values), 'value')} for {what}; give {give}")
         forwards = self.virtual_stages * self.microbatches
         if forwards > MAX_FORWARDS:
+            held = counted(self.virtual_stages, "virtual stage")
             raise ValueError(
-                f"{self.virtual_stages} virtual stages with {self.microbatches} microbatches make {forwards} forwards, "
+                f"{held} with {self.microbatches} microbatches make {forwards} forwards, "
                 f"of at most {MAX_FORWARDS}; lower microbatches to {MAX_FORWARDS // self.virtual_stages}"
             )
         if forwards * self.iterations > MAX_FORWARDS:

@@ -54,3 +54,9 @@ Amounts = tuple[Amount, ...]
 def is_none(value: object) -> bool:
     """Whether a field is not given: then files leave it out."""
     return value is None
+
+
+def counted(count: int, what: str) -> str:
+    """``1 stage``, ``2 stages``."""
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{count} {what if count == 1 else plural}"

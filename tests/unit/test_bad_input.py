@@ -343,3 +343,11 @@ def test_the_real_program_ends_the_same_way() -> None:
         [sys.executable, "-m", "zbopt", "solve", "--stages", "0", "--micro", "8"], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "zbopt: stages = 0: must be at least 1\n")
+
+
+def test_one_is_not_several(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was 'for 1 stages; give 1 or 1', and '1 stages, 1 microbatches'."""
+    assert run(["solve", "--stages", "1", "--micro", "1", "--mem-limit", "1,2"]) == 2
+    assert "memory_cap has 2 values for 1 stage; give 1\n" in capsys.readouterr().err
+    assert run(["solve", "--stages", "1", "--micro", "1"]) == 0
+    assert "asked: 1 stage, 1 microbatch\n" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 
 from zbopt.metrics import figures
 from zbopt.report.record import Record, solve_record
@@ -15,7 +16,7 @@ def best_of(results: Mapping[str, Result]) -> str:
     return min(results, key=lambda name: (results[name].value is None, results[name].value or 0))
 
 
-def placements_page(results: Mapping[str, Result]) -> Iterator[str]:
+def placements_page(results: Mapping[str, Result], width: int) -> Iterator[str]:
     """A row for each placement, the best one named below."""
     first = next(iter(results.values()))
     yield f"placements: {len(results)} under one cap, each with an equal share of the time limit"
@@ -29,7 +30,7 @@ def placements_page(results: Mapping[str, Result]) -> Iterator[str]:
         "params",
     )
     yield from table([head, *(_cells(name, result) for name, result in results.items())])
-    yield f"best: {_best_text(results)}"
+    yield from wrap(f"best: {_best_text(results)}", width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _cells(name: str, result: Result) -> tuple[str, ...]:

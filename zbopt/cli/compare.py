@@ -83,7 +83,7 @@ def compare_command(
         out.record(known if len(results) == 1 else known | placements_record(results))
     else:
         shown = compare_page(asked_for[best], result, rows)
-        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results)])
+        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results, out.width())])
     if result.infeasible is None:
         return 0
     out.say(f"zbopt: infeasible: {result.infeasible}")

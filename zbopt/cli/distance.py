@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from zbopt.causes import Avoidable, Cause, Explanation, Idle, explain
 from zbopt.difference import Divergence, Parting, divergences, first_divergence
 from zbopt.metrics import figures
+from zbopt.quantities import counted
 from zbopt.report.record import Record
 from zbopt.report.words import percent, ticks_text
 from zbopt.result import Result
@@ -127,9 +128,8 @@ def idle_interval_text(idle: Idle) -> str:
     """``stage 0 idles 6 ticks, 4 to 10, before it0/s0/v0/mb0/BW: dependency, waits for it0/s1/v1/mb0/BW``."""
     before = "" if idle.before is None else f" before {idle.before.id}"
     waits = "" if idle.waits_for is None else f", {_WAITS[idle.cause]} {idle.waits_for.id}"
-    return (
-        f"stage {idle.stage} idles {idle.ticks} ticks, {idle.start} to {idle.end},{before}: {idle.cause.value}{waits}"
-    )
+    length = counted(idle.ticks, "tick")
+    return f"stage {idle.stage} idles {length}, {idle.start} to {idle.end},{before}: {idle.cause.value}{waits}"
 
 
 _WAITS = dict.fromkeys(Cause, "waits for") | {

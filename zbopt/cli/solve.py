@@ -57,7 +57,7 @@ def solve_command(
         out.record(solve_record(result) if len(results) == 1 else placements_record(results))
     else:
         shown = solve_page(problem_of_it, result, output if written else None)
-        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results)])
+        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results, out.width())])
     if result.infeasible is not None:
         out.say(f"zbopt: infeasible: {result.infeasible}" + (f"; {output} was not written" if output else ""))
         return INFEASIBLE

@@ -7,6 +7,7 @@ from textwrap import wrap
 
 from zbopt.causes import Avoidable, Cause, Explanation, Window
 from zbopt.costs.times import time_text
+from zbopt.quantities import counted
 from zbopt.report.chart_data import CAUSES
 from zbopt.report.page import lines_of
 from zbopt.report.record import Record
@@ -26,7 +27,7 @@ def explain_page(explained: Explanation, width: int) -> Iterator[str]:
     inside = "none: some stage ends before another begins" if steady is None else _window_text(steady, tick)
     yield from lines_of([("whole iteration", _window_text(whole, tick)), ("steady window", inside)], width)
     yield ""
-    yield f"critical path, {len(explained.critical_path)} events:"
+    yield f"critical path, {counted(len(explained.critical_path), 'event')}:"
     yield from _path(explained.critical_path)
     yield ""
     found = explained.avoidable()
@@ -37,8 +38,9 @@ def explain_page(explained: Explanation, width: int) -> Iterator[str]:
 def _window_text(window: Window, tick: str) -> str:
     time = time_text(window.end - window.begin, tick)
     return (
-        f"ticks {window.begin} to {window.end}{f' ({time} long)' if time else ''} on {window.stages} stages: shares "
-        f"are of {window.total} ticks, {percent(window.share(window.idle))} of them idle"
+        f"ticks {window.begin} to {window.end}{f' ({time} long)' if time else ''} on "
+        f"{counted(window.stages, 'stage')}: shares are of {window.total} ticks, "
+        f"{percent(window.share(window.idle))} of them idle"
     )
 
 

@@ -7,8 +7,9 @@ from textwrap import wrap
 
 from zbopt.instance import Instance, Objective, Route, placement_of
 from zbopt.metrics import Figures, figures
+from zbopt.quantities import counted
 from zbopt.report.memory import given_unit, memory_rows
-from zbopt.report.words import amount_text, percent, rounding_text, runs_text, ticks_text
+from zbopt.report.words import amount_text, percent, rounding_text, runs_text, size_text, ticks_text
 from zbopt.result import Bound, Result
 from zbopt.schedule import Status
 
@@ -35,7 +36,7 @@ def lines_of(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
 
 def asked(instance: Instance, notes: Sequence[str], width: int, title: str = "asked") -> list[str]:
     """What was asked: the pipeline, its times, cap, objective and barrier, and what departs from the file."""
-    title += f": {instance.stages} stages, {instance.microbatches} microbatches"
+    title += f": {size_text(instance)}"
     if instance.name:
         title += f" ({instance.name})"
     return [title, *lines_of([*asked_rows(instance), *(("but", note) for note in notes)], width)]
@@ -108,7 +109,8 @@ def _placement_text(instance: Instance) -> str:
 
 def _route_text(route: Route) -> str:
     way = f"{route.virtual_stages[0]} to {route.virtual_stages[-1]}"
-    return f"{route.microbatches} microbatches over {len(route.virtual_stages)} virtual stages, {way}"
+    over = counted(len(route.virtual_stages), "virtual stage")
+    return f"{counted(route.microbatches, 'microbatch')} over {over}, {way}"
 
 
 def _share_text(instance: Instance) -> str:

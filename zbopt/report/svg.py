@@ -10,7 +10,7 @@ from zbopt.instance import Kind
 from zbopt.metrics import figures
 from zbopt.report.colours import COLOURS, NAMES, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
-from zbopt.report.words import percent, ticks_text
+from zbopt.report.words import percent, size_text, ticks_text
 from zbopt.result import Result
 from zbopt.rows import kinds_of, rows_of
 from zbopt.schedule import Schedule
@@ -55,7 +55,7 @@ def result_html(result: Result) -> str:
 
 def _title(schedule: Schedule) -> str:
     instance = schedule.instance
-    return f"{schedule.provenance.source}: {instance.stages} stages, {instance.microbatches} microbatches"
+    return f"{schedule.provenance.source}: {size_text(instance)}"
 
 
 def _x(column: int, grid: Grid) -> float:

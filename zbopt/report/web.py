@@ -16,10 +16,11 @@ from zbopt.causes import Avoidable, Explanation, explain
 from zbopt.costs.times import tick_name, tick_ns, unit_of
 from zbopt.instance import Instance
 from zbopt.metrics import Figures, figures
+from zbopt.quantities import counted
 from zbopt.report.chart_data import CAUSES, KINDS, chart_data, common_tick
 from zbopt.report.colours import COLOURS, NAMES, SIGNS
 from zbopt.report.page import asked_rows, distance_rows
-from zbopt.report.words import amount_text, percent, runs_text, ticks_text
+from zbopt.report.words import amount_text, percent, runs_text, size_text, ticks_text
 from zbopt.result import Bound
 from zbopt.rows import extent, kinds_of, rows_of
 from zbopt.schedule import Schedule
@@ -119,7 +120,7 @@ def _section(number: int, entry: Entry, why: Explanation, known: Figures) -> Ite
     for label, text in _rows(entry, why, known):
         yield f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>"
     yield "</dl><h3>Schedule<span class='wide'>; to the right each stage's idle share of the makespan</span></h3>"
-    yield _canvas("gantt", number, f"Gantt chart of {entry.name}: {instance.stages} stages")
+    yield _canvas("gantt", number, f"Gantt chart of {entry.name}: {counted(instance.stages, 'stage')}")
     yield f"<h3>{_memory_title(instance)}</h3>"
     yield _canvas("memory", number, f"Live memory by stage of {entry.name}")
     yield from _ledger(number, instance.stages)
@@ -139,7 +140,7 @@ def _violations(entry: Entry) -> Iterator[str]:
 
 def _rows(entry: Entry, why: Explanation, known: Figures) -> Iterator[tuple[str, str]]:
     instance = entry.schedule.instance
-    yield "pipeline", f"{instance.stages} stages, {instance.microbatches} microbatches"
+    yield "pipeline", size_text(instance)
     yield from asked_rows(instance)
     yield "makespan", ticks_text(known.makespan, instance.tick)
     yield "largest stage span", ticks_text(known.max_stage_span, instance.tick)
@@ -166,7 +167,7 @@ def _share(part: int, whole: int) -> float | None:
 def _avoidable_text(found: Avoidable) -> str:
     idle = found.idle
     how = f"if {found.op.id} were split into B and W" if found.by_split else f"{found.op.id} could run there"
-    return f"stage {idle.stage}, {found.usable_from} to {idle.end} ({found.ticks} ticks): {how}"
+    return f"stage {idle.stage}, {found.usable_from} to {idle.end} ({counted(found.ticks, 'tick')}): {how}"
 
 
 def _memory_title(instance: Instance) -> str:

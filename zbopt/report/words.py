@@ -7,13 +7,19 @@ from fractions import Fraction
 from itertools import groupby
 
 from zbopt.costs.times import decimal_text, time_text
-from zbopt.instance import number
+from zbopt.instance import Instance, number
+from zbopt.quantities import counted
 
 
 def ticks_text(ticks: int, tick: str) -> str:
     """``27 ticks``, and beside it the time where the tick has a length: ``1529873 ticks (1529.873ms)``."""
     time = time_text(ticks, tick)
-    return f"{ticks} {'tick' if ticks == 1 else 'ticks'}" + (f" ({time})" if time else "")
+    return counted(ticks, "tick") + (f" ({time})" if time else "")
+
+
+def size_text(instance: Instance) -> str:
+    """``4 stages, 8 microbatches``."""
+    return f"{counted(instance.stages, 'stage')}, {counted(instance.microbatches, 'microbatch')}"
 
 
 def amount_text(amount: Fraction) -> str:
