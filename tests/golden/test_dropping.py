@@ -61,7 +61,11 @@ def test_choosing_finds_what_keeping_cannot_and_is_never_worse_than_always(way: 
 
 @pytest.mark.parametrize(
     ("caps", "value", "proved_by"),
-    [((48, 44, 40, 36), 161, "bound:load"), ((44, 41, 38, 35), 164, "bound:last-gradient")],
+    [
+        ((48, 44, 40, 36), 161, "bound:load"),
+        ((44, 41, 38, 35), 164, "bound:last-gradient"),
+        ((36, 34, 33, 31), 168, "bound:last-gradient"),
+    ],
 )
 def test_everything_switched_on_is_proved(caps: tuple[int, ...], value: int, proved_by: str) -> None:
     """4 stages, 8 microbatches, with every field that takes time or memory: a bound of the last stage is met.
@@ -74,6 +78,7 @@ def test_everything_switched_on_is_proved(caps: tuple[int, ...], value: int, pro
     are left. Its last B holds 4 + 1/2 + 1/2 and adds 1; each W that waits holds 4/2 + 1 = 3, so 4 fit beside it. With
     the B's own, five W of 4 may follow, and 20 + 136 - 20 = 136 comes before its end. Then the gradient goes up: three
     transfers of 2, B 5 twice and 7 for the backward of the first stage, 23, and the 5 above: 136 + 23 + 5 = 164.
+    At a cap of 31 three W fit beside it instead of four: 4 ticks more.
     """
     instance = Instance.model_validate(EVERYTHING | {"memory_cap": caps})
     result = solve(instance, time_limit_s=60, deterministic=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
@@ -14,7 +14,7 @@ from ortools.sat.python.cp_model_helper import Literal
 from zbopt.bounds.relax import Relaxed
 from zbopt.cpsat.horizon import latest_ends
 from zbopt.cpsat.stairs import Stairs
-from zbopt.graph import Link, Residence, Sent, Task
+from zbopt.graph import Link, Option, Residence, Sent, Task
 from zbopt.instance import COMPUTE, Kind, Objective
 from zbopt.memory import chooses, ways
 
@@ -218,23 +218,30 @@ class Formulation:
         return literal
 
     def _cumulative(self, residences: list[Residence], cap: int) -> None:
-        unit = gcd(*(r.amount for r in residences))
-        intervals = []
-        for n, r in enumerate(residences):
-            name, first, last = f"live{r.stage}_{n}", self.start[r.first], self._end(r.last)
-            size = self.model.new_int_var(0, self.latest_end, f"size{r.stage}_{n}")
-            present = self._there(r)
-            if present is None:
-                intervals.append(self.model.new_interval_var(first, size, last, name))
-            else:
-                intervals.append(self.model.new_optional_interval_var(first, size, last, present, name))
-        self.model.add_cumulative(intervals, [r.amount // unit for r in residences], cap // unit)
+        lives = [
+            self._live(self.start[r.first], self._end(r.last), self._there((r.first, r.last), r.when))
+            for r in residences
+        ]
+        self._within(lives, [r.amount for r in residences], cap)
 
-    def _there(self, residence: Residence) -> Literal | None:
-        """A literal for a residence that is there; ``None``: always."""
-        literals = self._presence(residence.first, residence.last)
-        if residence.when is not None:
-            choice, option = residence.when
+    def _within(self, lives: Sequence[cp_model.IntervalVar], amounts: Sequence[int], cap: int) -> None:
+        unit = gcd(*amounts)
+        self.model.add_cumulative(lives, [amount // unit for amount in amounts], cap // unit)
+
+    def _live(
+        self, first: cp_model.LinearExprT, last: cp_model.LinearExprT, present: Literal | None
+    ) -> cp_model.IntervalVar:
+        """Memory from one time to another, where ``present``; ``None``: always."""
+        size = self.model.new_int_var(0, self.latest_end, "size")
+        if present is None:
+            return self.model.new_interval_var(first, size, last, "live")
+        return self.model.new_optional_interval_var(first, size, last, present, "live")
+
+    def _there(self, tasks: Sequence[int], when: Option | None) -> Literal | None:
+        """A literal for memory that is there where all of ``tasks`` run and a choice is made; ``None``: always."""
+        literals = self._presence(*tasks)
+        if when is not None:
+            choice, option = when
             literals.append(self.option[choice][option])
         by_index = {literal.index: literal for literal in literals}
         if len(by_index) <= 1:

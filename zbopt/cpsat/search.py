@@ -1,15 +1,17 @@
 """Search with CP-SAT for a better schedule and a better bound, until they meet or the budget ends.
 
-Every move is a question: is there a schedule within so many ticks? Of the whole step, of a repeating one, or of a
-relaxation to a few stages. They are asked on one thread each, as many side by side as the budget has workers; what one
-answers may make another moot. CP-SAT's own workers divide a question without objective badly (bench/README.md).
+Every move is a question: is there a schedule within so many ticks? Of the whole step, of a repeating one, of a
+relaxation to a few stages, or in a neighbourhood of the best schedule. They are asked on one thread each, as many side
+by side as the budget has workers; what one answers may make another moot. CP-SAT's own workers divide a question
+without objective badly (bench/README.md).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import Event
 from typing import Any
@@ -21,8 +23,11 @@ from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.follow import follow
 from zbopt.cpsat.formulation import Formulation, Rules
+from zbopt.cpsat.incumbent import Incumbent
+from zbopt.cpsat.neighbourhood import Neighbourhoods
 from zbopt.cpsat.periodic import PeriodicFormulation, Shape, shape
 from zbopt.cpsat.question import Answer, Question, Reply, ask
+from zbopt.cpsat.topic import Improving, Topic
 from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Kind, Objective
 from zbopt.memory import chooses
@@ -42,44 +47,11 @@ _STATES_A_SECOND = 250
 _FEW_TASKS = 1000
 """Tasks of a step that is as soon found whole as by way of a shorter one that repeats."""
 
+_NEIGHBOURHOOD_S = 2.0
+"""Seconds for one neighbourhood."""
+
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 """Sizes of the sets of stages that relaxations keep."""
-
-
-@dataclass
-class Topic:
-    """Questions of one sort, asked one after the other. Topics share the time by what they yield.
-
-    ``wasted_s`` counts what was spent since the gap last shrank, in proportion: half the gap gone, half the count.
-    """
-
-    questions: list[Question]
-    slice_s: float
-    round: int = 0
-    wasted_s: float = 0.0
-
-    def next(self, bound: int, value: int) -> tuple[Question, int] | None:
-        """The next question and its horizon; ``None`` where there is nothing to ask until a pending one is answered."""
-        while self.questions:
-            question = self.questions[0]
-            low, high = question.range(bound, value)
-            if low > high:
-                self.questions.pop(0)
-            elif (horizon := question.aim(bound, value)) is not None:
-                return question, horizon
-            elif question.left_open:
-                question.left_open.clear()
-                self.round += 1
-                self.slice_s *= 2
-            else:
-                return None
-        return None
-
-    def put_off(self, bound: int, value: int) -> None:
-        """Leave a relaxation that can add little for the next, which is likely to add more."""
-        low, high = self.questions[0].range(bound, value)
-        if len(self.questions) > 1 and self.questions[0].roof < value and (high + 1 - low) * 16 < value - bound:
-            self.questions.append(self.questions.pop(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +88,7 @@ class Search:
     calls: dict[Future[Reply], Call] = field(default_factory=dict)
     growing: dict[Future[bool], Crossings] = field(default_factory=dict)
     ended: Event = field(default_factory=Event)
+    best: Incumbent | None = None
 
     def run(self) -> None:
         """Search until value and bound meet or the budget ends."""
@@ -174,7 +147,27 @@ class Search:
         """Relaxations to a few stages, the whole step, and shapes that are found faster than any schedule at all."""
         slice_s = self.slice_s()
         sorts = (self.relaxations(), self.in_microbatch_order(), self.whole_step(), self.repeating())
-        return [Topic(list(questions), slice_s) for questions in sorts]
+        topics = [Topic(list(questions), slice_s) for questions in sorts]
+        if len(self.graph.tasks) <= _MOST_TASKS:
+            drawn = Neighbourhoods(self.budget.seed)
+            # A few come first, on one thread: the others may take long before they say anything.
+            topics.append(
+                Improving(
+                    [],
+                    _NEIGHBOURHOOD_S,
+                    share_s=slice_s,
+                    wasted_s=-slice_s / 4,
+                    incumbent=self.incumbent,
+                    neighbourhoods=drawn,
+                )
+            )
+        return topics
+
+    def incumbent(self) -> Incumbent:
+        """The best schedule, with what neighbourhoods need to know of it."""
+        if self.best is None or self.best.starts is not self.starts:
+            self.best = Incumbent(self.graph, self.starts)
+        return self.best
 
     def slice_s(self) -> float:
         """Seconds of the first call of a topic."""
@@ -266,7 +259,7 @@ class Search:
     def start_call(self, topics: list[Topic], threads: ThreadPoolExecutor) -> bool:
         """Ask the next question of the topic that has wasted least; whether there was one."""
         running = [call.topic for call in self.calls.values()]
-        for topic in sorted(topics, key=lambda topic: topic.wasted_s + topic.slice_s * running.count(topic)):
+        for topic in sorted(topics, key=lambda topic: topic.waits_behind(running.count(topic))):
             chosen = topic.next(self.bound.value, self.value)
             if chosen is None:
                 continue
@@ -281,15 +274,21 @@ class Search:
 
     def ask(self, call: Call, way: int) -> Reply:
         """Runs on a thread of its own; the search's state is none of its business."""
+        started = time.monotonic()
         formulation = call.question.formulate(call.horizon)
+        built_s = time.monotonic() - started
         if call.stopped.is_set():
             return Reply(Answer.OPEN, None, 0, 0.0)
-        return ask(formulation, self.budget, call.topic.slice_s, way, call.solver)
+        if self.budget.deterministic:
+            built_s = self.budget.charge_build(formulation.model)
+        reply = ask(formulation, self.budget, call.topic.slice_s, way, call.solver)
+        return replace(reply, cost_s=reply.cost_s + built_s)
 
     def hear(self, call: Call, reply: Reply) -> None:
         """Take what a call has answered."""
         question, gap = call.question, self.value - self.bound.value
         question.pending.remove(call.horizon)
+        call.topic.learn(question, reply)
         call.topic.wasted_s += reply.cost_s
         if reply.starts is not None:
             if question.whole is not None:
