@@ -95,16 +95,17 @@ class Neighbourhood(Formulation):
         for r in self.graph.residences:
             there = self._there((r.first, r.last), r.when)
             lives[r.stage].append((self._live(self.start[r.first], self._end(r.last), there), r.amount))
+        begins = self._begins()
         for held in self.window.held:
-            if held.first is None and held.last is None and held.until is None:
+            always = held.first is None and held.last is None and held.until is None
+            if always and held.since <= begins[held.stage]:
                 caps[held.stage] -= held.amount
-            elif held.until is None or held.until > self._begins[held.stage]:
+            elif held.until is None or held.until > begins[held.stage]:
                 lives[held.stage].append((self._beyond(held), held.amount))
         for stage, row in lives.items():
             if sum(amount for _, amount in row) > caps[stage]:
                 self._within([live for live, _ in row], [amount for _, amount in row], caps[stage])
 
-    @property
     def _begins(self) -> list[int]:
         """By stage, the least start of its tasks."""
         begins = [self.latest_end] * self.graph.instance.stages
