@@ -19,6 +19,7 @@ from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.heuristics.patience import OutOfTimeError, bounded, limited
+from zbopt.heuristics.shake import shaken
 from zbopt.instance import Instance, Objective
 from zbopt.iterations import all_iterations, first_iteration, one_iteration
 from zbopt.memory import least_memory
@@ -37,6 +38,8 @@ _HEURISTICS_SHARE = 0.5
 """Of the time: after it no further heuristic begins, and those that search stop with what they have."""
 _QUESTIONS_A_S, _EVENTS_A_QUESTION = 250, 100
 """What counts as a second where no clock may: so often a heuristic asks whether to go on, so many events it writes."""
+_OPS_WORTH_SHAKING = 150
+"""Where there are fewer, CP-SAT is the better search."""
 _BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] != "zb-auto")
 """The one that meets the bound most often goes first."""
 
@@ -231,6 +234,25 @@ class _Solve:
                 self.doing = "heuristic list"
                 if self.offer(HEURISTICS["list"](self.instance)) and self.value is not None:
                     self.best_heuristic = NamedValue("list", self.value)
+            if short is None:
+                self.shake()
+
+    def shake(self) -> None:
+        """Shake the best schedule where engines are weak: several virtual stages a stage, and not few ops."""
+        instance = self.instance
+        ops = 3 * instance.virtual_stages * instance.microbatches
+        if instance.virtual_stages <= instance.stages or ops < _OPS_WORTH_SHAKING or self.best is None or self.closed():
+            return
+        self.doing = "shaking the best schedule"
+        try:
+            for schedule in shaken(self.best, self.graph, self.limits.seed):
+                if schedule is not None:
+                    self.questions += len(schedule.events) // _EVENTS_A_QUESTION
+                    self.offer(schedule)
+                if self.closed() or self.out_of_patience():
+                    return
+        except NotApplicableError as reason:
+            log.info("%s", reason)
 
     def repeated(self, short: Schedule) -> Schedule | None:
         """The whole step from a schedule of a short one; ``None`` where that has no repeating middle."""
