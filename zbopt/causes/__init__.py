@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import attrgetter
 
 from zbopt.causes.idle import Avoidable, Cause, Idle, Window
 from zbopt.causes.room import Room
@@ -130,8 +132,11 @@ class _Gaps:
     def _held(self, idle: Iterator[Idle]) -> Iterator[Idle]:
         """The same intervals, cut where a transfer holds the stage."""
         for found in idle:
-            start = found.start
-            for transfer in self.waits.held[found.stage]:
+            start, held = found.start, self.waits.held[found.stage]
+            first = max(0, bisect_right(held, start, key=attrgetter("start")) - 1)
+            for transfer in islice(held, first, None):
+                if transfer.start >= found.end:
+                    break
                 begin, end = max(transfer.start, start), min(transfer.end, found.end)
                 if begin < end:
                     if start < begin:

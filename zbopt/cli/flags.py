@@ -168,9 +168,16 @@ class ProblemFlags(MemoryFlags):
 class SearchFlags:
     """What the search may use."""
 
-    time_limit: Annotated[float, _search("--time-limit", "Seconds for the whole search.", "60", "SECONDS", seconds)] = (
-        60.0
-    )
+    time_limit: Annotated[
+        float,
+        _search(
+            "--time-limit",
+            "Seconds for the whole search. A first schedule is made in any case: of 100,000 ops in some seconds.",
+            "60",
+            "SECONDS",
+            seconds,
+        ),
+    ] = 60.0
     workers: Annotated[int | None, _search("--workers", "Threads of CP-SAT.", "all processors", "N", whole)] = None
     seed: Annotated[int, _search("--seed", "Of the engine's random choices.", "0", "N", whole)] = 0
     deterministic: Annotated[
