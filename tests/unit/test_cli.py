@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,8 +10,12 @@ import pytest
 
 from zbopt.cli import run
 from zbopt.cli.check import best_known
-from zbopt.instance import read_instance
-from zbopt.schedule import read_schedule, write_schedule
+from zbopt.cli.compare import compare_page, optimum_row
+from zbopt.cli.problem import Problem
+from zbopt.heuristics import HEURISTICS
+from zbopt.instance import Instance, read_instance
+from zbopt.result import Bound, Result
+from zbopt.schedule import Status, read_schedule, write_schedule
 
 INSTANCE = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1, "memory_cap": 2}
 
@@ -306,3 +311,18 @@ def test_solve_by_the_published_program(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(path.read_text())["provenance"]["engine"] == "milp"
     assert run(["solve", "--stages", "2", "--micro", "2", "--fused-backward", "1", "--engine", "milp"]) == 2
     assert "zbopt: milp: " in capsys.readouterr().err
+
+
+def test_compare_calls_optimum_only_what_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row named optimum beside 'not proved' contradicted itself; to programs the row keeps its name."""
+    instance = Instance.uniform(stages=2, microbatches=2)
+    made = HEURISTICS["gpipe"](instance)
+    result = Result(
+        instance=instance, status=Status.FEASIBLE, schedule=made, value=9, bound=Bound(7, "bound:load"), wall_time_s=0.0
+    )
+    row = optimum_row(result)
+    assert (row.schedule, row.name) == ("optimum", "best found")
+    page = list(compare_page(Problem(instance), result, [replace(row, schedule="v: optimum"), row]))
+    assert any(line.startswith("  v: best found") for line in page)
+    assert any(line.startswith("  best found") for line in page)
+    assert "optimum: not proved; in its place stands the best found" in page

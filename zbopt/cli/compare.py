@@ -30,7 +30,7 @@ from zbopt.report.words import amount_text, percent, table
 from zbopt.result import Result
 from zbopt.schedule import Schedule, Status
 
-OPTIMUM = "optimum"
+OPTIMUM, UNPROVED = "optimum", "best found"
 AUTOMATIC = "zb-auto"
 AT_THE_CAP = (AUTOMATIC, "v-auto", "list")
 """Heuristics that plan for a cap; the others have the memory that their definition gives them."""
@@ -38,13 +38,22 @@ AT_THE_CAP = (AUTOMATIC, "v-auto", "list")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One schedule beside the cap. Without figures, ``reason`` says why it does not exist."""
+    """One schedule beside the cap. Without figures, ``reason`` says why it does not exist.
+
+    ``proved`` is ``False`` where the row of the optimum has only the best schedule that was found.
+    """
 
     schedule: str
     figures: Figures | None
     fits: bool | None
     reason: str | None = None
     replicas: int = 1
+    proved: bool = True
+
+    @property
+    def name(self) -> str:
+        """What the page calls it."""
+        return self.schedule if self.proved else self.schedule.replace(OPTIMUM, UNPROVED)
 
 
 @takes(ProblemFlags, SearchFlags)
@@ -77,7 +86,7 @@ def compare_command(
     best = best_of(results)
     result = results[best]
     if any(each.interrupted for each in results.values()):
-        out.say("zbopt: interrupted: the row of the optimum is the best schedule so far")
+        out.say(f"zbopt: interrupted: {UNPROVED} is the best schedule so far")
     if json:
         known = compare_record(result, rows)
         out.record(known if len(results) == 1 else known | placements_record(results))
@@ -149,7 +158,7 @@ def optimum_row(result: Result) -> Row:
     """The row of the best schedule found."""
     if result.schedule is None:
         return Row(OPTIMUM, None, None, str(result.infeasible or "no schedule was found in time; raise --time-limit"))
-    return Row(OPTIMUM, figures(result.schedule), fits=True)
+    return Row(OPTIMUM, figures(result.schedule), fits=True, proved=result.status is Status.OPTIMAL)
 
 
 def compare_record(result: Result, rows: list[Row]) -> Record:
@@ -186,7 +195,7 @@ def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[
     yield from table([_head(several, period), *(_cells(row, several, period) for row in known)])
     yield from _left_out(rows, width)
     yield ""
-    proved = "proved" if result.status is Status.OPTIMAL else "not proved; its row is the best schedule found"
+    proved = "proved" if result.status is Status.OPTIMAL else f"not proved; in its place stands the {UNPROVED}"
     yield f"{OPTIMUM}: {result.status.value if result.schedule is None else proved}"
     yield from lines_of(bound_rows(result), width)
 
@@ -200,7 +209,7 @@ def _cells(row: Row, several: bool, period: bool) -> tuple[str, ...]:
     known = row.figures
     assert known is not None, "rows without figures are not in the table"
     return (
-        row.schedule,
+        row.name,
         str(known.makespan),
         str(known.max_stage_span),
         *((str(known.period),) if period else ()),
