@@ -35,16 +35,20 @@ class Shape:
     least_period: int
 
 
-def shape(instance: Instance) -> Shape | None:
+def shape(instance: Instance, rounds: int = 1) -> Shape | None:
     """How ``instance`` may repeat; ``None`` where it has too few microbatches, or several virtual stages a stage.
 
     Memory for fewer microbatches than stages makes them go in groups that fill it: the group is the stride.
+
+    Args:
+        instance: The long step.
+        rounds: How often memory is filled before the run, and after it.
     """
     if not instance.is_simple:
         return None
     held = in_flight(instance)
     stride = held if held < instance.stages else 1
-    least = 3 * held + stride
+    least = (2 * rounds + 1) * held + stride
     if not (instance.is_linear and instance.alike) or instance.microbatches < least:
         return None
     inserted = (instance.microbatches - least) // stride
@@ -52,7 +56,7 @@ def shape(instance: Instance) -> Shape | None:
     longer = with_microbatches(instance, instance.microbatches + 8 * stride)
     period = (lower_bound(longer).value - lower_bound(instance).value) // 8
     graph = expand(with_microbatches(instance, short))
-    return Shape(graph, held, short - held - 1, stride, inserted, max(1, period))
+    return Shape(graph, rounds * held, short - rounds * held - 1, stride, inserted, max(1, period))
 
 
 class PeriodicFormulation(Formulation):

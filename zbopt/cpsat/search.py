@@ -50,6 +50,9 @@ _FEW_TASKS = 1000
 _NEIGHBOURHOOD_S = 2.0
 """Seconds for one neighbourhood."""
 
+_ROUNDS = 2
+"""An order that repeats by itself takes so many fillings of memory to come to it, and to leave it."""
+
 _PARTS = (2, 3, 4, 6, 8, 12, 16)
 """Sizes of the sets of stages that relaxations keep."""
 
@@ -187,7 +190,7 @@ class Search:
 
     def crossing(self, crossings: Crossings) -> Iterator[Question]:
         """Schedules that keep the order of a best step of the crossings, from ever deeper stages on."""
-        of, graph = self.repeating_shape(), self.graph
+        of, graph = self.repeating_shape(_ROUNDS), self.graph
         if of is not None and len(graph.tasks) > _FEW_TASKS:
             graph = of.graph
         else:
@@ -196,7 +199,7 @@ class Search:
         if rows is None or len(graph.tasks) > _MOST_TASKS:
             return
         problem, stages = whole(graph), sorted(rows)
-        for first in sorted({*stages[:2], stages[len(stages) // 2]}):
+        for first in dict.fromkeys((stages[len(stages) > 1], stages[0], stages[len(stages) // 2])):
             kept = {stage: rows[stage] for stage in stages if stage >= first}
             name = f"schedule that crosses alike from stage {first} on"
             if of is None:
@@ -244,9 +247,9 @@ class Search:
                 None,
             )
 
-    def repeating_shape(self) -> Shape | None:
+    def repeating_shape(self, rounds: int = 1) -> Shape | None:
         """How the step may repeat; ``None``: it does not, or would become no shorter."""
-        of = shape(self.graph.instance) if self.graph.instance.objective is Objective.MAKESPAN else None
+        of = shape(self.graph.instance, rounds) if self.graph.instance.objective is Objective.MAKESPAN else None
         return of if of is not None and of.inserted else None
 
     def long_starts(self, repeating: Shape, starts: dict[int, int]) -> dict[int, int]:
@@ -312,8 +315,10 @@ class Search:
                 call.stop()
 
     def take(self, starts: Mapping[int, int]) -> None:
-        """Keep a solution if it is better, after moving its ops as early as its order allows."""
-        value, starts = tightened(self.graph, starts)
+        """Keep a solution if it is better, after moving its ops as early as its order allows where that may help."""
+        value = objective_value(self.graph, starts)
+        if value > self.bound.value:
+            value, starts = tightened(self.graph, starts)
         if value < self.value:
             self.value, self.starts = value, starts
             self.found(value, starts)

@@ -26,6 +26,7 @@ class _Expansion:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.tasks: list[Task] = []
+        self.kinds: set[Kind] = set()
         self.index: dict[Key, int] = {}
         self.precedences: list[Precedence] = []
         self.joins: list[Join] = []
@@ -79,6 +80,7 @@ class _Expansion:
 
     def _add(self, task: Task) -> int:
         self.tasks.append(task)
+        self.kinds.add(task.kind)
         self.index[task.key] = len(self.tasks) - 1
         return len(self.tasks) - 1
 
@@ -143,8 +145,13 @@ class _Expansion:
         return ready[self.iteration * self.instance.microbatches + microbatch]
 
     def _at(self, virtual_stage: int, microbatch: int, *kinds: Kind) -> list[int]:
-        found = (self.index.get(Key(kind, virtual_stage, microbatch, self.iteration)) for kind in kinds)
-        return [i for i in found if i is not None]
+        found = []
+        for kind in kinds:
+            if kind in self.kinds:  # most instances have three of the ten, and this is asked often
+                i = self.index.get(Key(kind, virtual_stage, microbatch, self.iteration))
+                if i is not None:
+                    found.append(i)
+        return found
 
     def _dataflow(self, virtual_stage: int, microbatch: int) -> None:
         """[C2] F down the route, gradients back up it, W after its B; [M2] a first W may take the gradient itself."""
