@@ -249,3 +249,19 @@ def test_the_path_goes_through_what_had_the_link() -> None:
     assert [e.id[4:] for e in explained.critical_path] == [
         "s0/v0/mb0/F", "s0/v0/mb0/SEND_F", "s0/v0/mb1/SEND_F", "s1/v1/mb1/F",
     ]  # fmt: skip
+
+
+def test_bug_a_collective_that_waits_for_the_port_counted_as_nothing() -> None:
+    """One transfer of 4 has both ports in [2, 6); the next F, with a collective in its second tick, starts at 5.
+
+    Stage 0 runs F0 in [0, 2) and F1 in [5, 7), whose collective has the port in [6, 7): it could not be earlier, and
+    the path leads over the transfer.
+    """
+    ops = [(Kind.F, 0, 0, 0, 2, 0), (Kind.SEND_F, 0, 0, 2, 6, 0), (Kind.F, 0, 1, 5, 7, 0)]
+    fields = {"forward_ticks": 2, "comm_ticks": 4, "communication": "link", "transfer_occupies": "port"}
+    fields |= {"stages": 2, "microbatches": 2, "collectives": [{"kind": "F", "start": 1, "ticks": 1}]}
+    explained = explain(_of(fields, *ops))
+    waits = [(i.start, i.end, i.cause, i.waits_for and i.waits_for.id) for i in explained.idle if i.stage == 0]
+    assert waits == [(2, 5, Cause.LINK, "it0/s0/v0/mb0/SEND_F")]
+    assert explained.avoidable() is None
+    assert [e.id[4:] for e in explained.critical_path] == ["s0/v0/mb0/F", "s0/v0/mb0/SEND_F", "s0/v0/mb1/F"]

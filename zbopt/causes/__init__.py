@@ -153,11 +153,13 @@ class _Gaps:
         before = Cause.INPUT if producer is None else Cause.BARRIER if e.kind is Kind.O else Cause.DEPENDENCY
         carrier = None if producer is None else self.waits.carrier(producer, e)
         carried = computed if carrier is None else min(arrival, max(computed, carrier.start))
+        port_free, holder = self.waits.port_free(e)
         blocked, gives_back = self._blocked(e.stage, start, i)
         cuts = (
             (computed, before, producer),
             (carried, Cause.LINK, producer),
             (arrival, Cause.BARRIER if e.kind is Kind.O else Cause.TRANSFER, producer),
+            (port_free, Cause.LINK, holder),
             (e.start, Cause.ORDER, None),
         )
         for until, cause, waits_for in cuts:
@@ -195,7 +197,8 @@ class _Gaps:
         later = sorted(j for key in self.classes[idle.stage] if (j := self._next(idle.stage, key, i)) is not None)
         for j in later:
             op = self.rows[idle.stage][j]
-            usable = max(idle.start, self.waits.last_input(op)[0])
+            port_free = self.waits.port_free(op)[0] if op is idle.before else 0
+            usable = max(idle.start, port_free, self.waits.last_input(op)[0])
             room = op.kind is not Kind.F or self.room[idle.stage].fits(op, usable, op.start)
             if usable < idle.end and room and op.kind is not Kind.O:
                 return Avoidable(idle, op, usable, by_split=False)

@@ -23,7 +23,8 @@ class Cause(StrEnum):
     TRANSFER = "transfer"
     """That input was computed, and on its way."""
     LINK = "link"
-    """That input was computed, and what was to bring it waited for its link, or for its turn there."""
+    """That input was computed, and what was to bring it waited for its link, or for its turn there; or the input was
+    there, and a collective inside the op waited for the port."""
     HELD = "held"
     """A blocking transfer, to or from the stage, held its compute."""
     MEMORY = "memory"

@@ -34,11 +34,17 @@ class Waits:
         self.position = {id(e): i for row in self.rows for i, e in enumerate(row)}
         self.gradients = [e for row in self.rows for e in row if e.kind in (Kind.W, Kind.BW)]
         self.held = self._held_compute()
-        self._before: dict[int, list[Event]] = defaultdict(list)
+        self._just_before: dict[int, list[tuple[int, Event]]] = defaultdict(list)
         beside = [row.events for row in rows_of(schedule) if row.beside is not None]
         together = [sorted((*row, *held), key=_start) for row, held in zip(self.rows, self.held, strict=True) if held]
         for one, other in chain.from_iterable(map(pairwise, (*beside, *together))):
-            self._before[id(other)].append(one)
+            self._follow(one, other)
+
+    def _follow(self, one: Event, other: Event) -> None:
+        """Note that an event had its link or port just after another one; what is a window is of the op around it."""
+        giver, taker = self.at.get(_name(one), one), self.at.get(_name(other), other)
+        if one.end <= other.start and giver is not taker:
+            self._just_before[id(taker)].append((one.end - (other.start - taker.start), giver))
 
     def _held_compute(self) -> list[list[Event]]:
         held: list[list[Event]] = [[] for _ in self.rows]
@@ -153,18 +159,18 @@ class Waits:
             i -= 1  # the other half of an overlapped op
         if i:
             yield row[i - 1].end, row[i - 1]
-        yield from self._just_before(e)
+        yield from self._just_before[id(e)]
+
+    def port_free(self, e: Event) -> tuple[int, Event | None]:
+        """From when the collectives inside an op find their port free, and what had it before; 0 without any."""
+        if not self.instance.collectives:
+            return 0, None
+        return max(self._just_before[id(e)], key=lambda pair: pair[0], default=(0, None))
 
     def _before_transfer(self, e: Event) -> Iterator[tuple[int, Event]]:
         """The same of a transfer, a reduction, an offload or a reload: its content, and what had its link or ports."""
         yield from ((source.end, source) for source in self._sources(e))
-        yield from self._just_before(e)
-
-    def _just_before(self, e: Event) -> Iterator[tuple[int, Event]]:
-        """What had a link, a port, or compute that a transfer holds, just before ``e`` had it."""
-        for other in self._before[id(e)]:
-            if other.end <= e.start:
-                yield other.end, self.at.get(_name(other), other)
+        yield from self._just_before[id(e)]
 
     def _sources(self, e: Event) -> list[Event]:
         """What had to be over before an event beside compute."""

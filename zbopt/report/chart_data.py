@@ -28,7 +28,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.DEPENDENCY: "its input was not computed yet",
     Cause.INPUT: "the data of its microbatch were not ready",
     Cause.TRANSFER: "its input was on its way",
-    Cause.LINK: "what brings its input waited for its link",
+    Cause.LINK: "it, or its input, waited for a link or port",
     Cause.HELD: "a blocking transfer held its compute",
     Cause.MEMORY: "the cap had no room for the next F",
     Cause.BARRIER: "the optimizer waited for gradients",
