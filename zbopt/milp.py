@@ -88,6 +88,9 @@ class _Program:
         self.best = None if start is None else (_value(graph, start), dict(start))
         self.bound = 0
         self.big_m = _big_m(graph)
+        if self.best is not None and self._error_ticks(self.best[0]) > _GAP_TICKS:
+            # No two ops of a stage need be further apart in a better schedule.
+            self.big_m = min(self.big_m, self.best[0])
         self.rows = [sorted(row, key=self._rank) for row in graph.resources]
         self.model = mathopt.Model()
         self.end = [self.model.add_variable() for _ in graph.tasks]

@@ -67,6 +67,17 @@ def test_start_is_never_made_worse() -> None:
     assert status in (Status.FEASIBLE, Status.OPTIMAL)
 
 
+def test_proved_to_the_tick() -> None:
+    """p = 6, m = 18, the 1.5B times in us, cap 2p: m (F+B+W) + (p-1) (F+comm) = 18 * 45945 + 5 * 19123 = 922625.
+
+    With the published big M what rounding may cost is more than a tick, and the bound stayed a tick below the value.
+    """
+    ticks = {"forward_ticks": 18522, "backward_ticks": 18086, "weight_ticks": 9337, "comm_ticks": 601}
+    instance = Instance.uniform(stages=6, microbatches=18, memory_cap=12, **ticks)
+    given = starts_of(expand(instance), HEURISTICS["zb-auto"](instance))
+    assert solve_milp(expand(instance), time_limit_s=LONG_S, start=given)[1:] == (922625, Status.OPTIMAL)
+
+
 def test_no_schedule_fits() -> None:
     """An activation counts 1 and the cap is 1/2."""
     graph = expand(Instance.uniform(stages=2, microbatches=2, memory_cap=0.5))
