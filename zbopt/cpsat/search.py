@@ -100,9 +100,7 @@ class Search:
             self.start_crossings(threads)
             try:
                 while not self.over():
-                    while len(self.calls) + len(self.growing) < self.budget.workers and self.start_call(
-                        topics, threads
-                    ):
+                    while self.idle_threads() and self.start_call(topics, threads):
                         pass
                     if not self.calls and not self.growing:
                         return
@@ -118,6 +116,12 @@ class Search:
                 self.ended.set()
                 for call in self.calls.values():
                     call.stop()
+
+    def idle_threads(self) -> int:
+        """Threads for further questions; none on a long step while layers grow: they tell what to ask."""
+        if self.growing and len(self.graph.tasks) > _MOST_TASKS:
+            return 0
+        return self.budget.workers - len(self.calls) - len(self.growing)
 
     def start_crossings(self, threads: ThreadPoolExecutor) -> None:
         """Let the layers of crossings grow beside the first questions, where they say something."""
