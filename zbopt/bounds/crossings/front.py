@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from zbopt.bounds.crossings.moves import Moves, State
 from zbopt.bounds.crossings.pipe import Pipe
 
-_MOST_STATES = 6_000
+_MOST_STATES = 12_000
 """States of a layer before any is left out; comparing more takes longer than it is worth."""
 
 Layer = dict[State, int]
@@ -56,7 +56,7 @@ class Front:
                     if layer.get(after, time + later) >= time + later:
                         layer[after] = time + later
                         origin[after] = state
-            kept = undominated(self._moves, layer)
+            kept = undominated(self._moves, layer, stop)
             self.layers.append(kept)
             self.came_from.append({state: origin[state] for state in kept})
             self._notice_repetition()
@@ -130,8 +130,11 @@ class Front:
         return min((time, raw) for (time, settled), raw in times if settled == after)[1]
 
 
-def undominated(moves: Moves, layer: Layer) -> Layer:
-    """``layer`` without the states that another one can follow op by op, at the same times or earlier."""
+def undominated(moves: Moves, layer: Layer, stop: Callable[[], bool]) -> Layer:
+    """``layer`` without the states that another one can follow op by op, at the same times or earlier.
+
+    Fewer are left out after ``stop()``.
+    """
     states = list(layer)
     if len(states) < 2:
         return layer
@@ -139,6 +142,8 @@ def undominated(moves: Moves, layer: Layer) -> Layer:
     table = _Table(moves.pipe, states, [layer[state] for state in states], [moves.climbs(state) for state in states])
     alive = np.ones(len(states), dtype=bool)
     for one in table.promising():
+        if stop():
+            break
         if alive[one]:
             others = np.flatnonzero(alive)
             alive[table.no_later(one, others[others != one])] = False
