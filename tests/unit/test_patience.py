@@ -103,3 +103,22 @@ def test_nothing_is_tried_beyond_a_bound(name: str, objective: str, monkeypatch:
     with bounded(27 if objective == "makespan" else 24):
         assert HEURISTICS[name](instance) == free
     assert tried < all_rules
+
+
+def test_deterministic_patience_is_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no clock may decide, one that asks on and on never ended: half of 2 s is 250 questions at 250 a second.
+
+    One microbatch of F=B=W=1 on one stage takes 3, which the fallback finds and the load proves.
+    """
+    asked = 0
+
+    def counting(instance: Instance) -> Schedule:
+        nonlocal asked
+        while True:
+            asked += 1
+            check()
+
+    monkeypatch.setattr(portfolio, "_BEST_FIRST", [("counting", counting)])
+    result = solve(Instance.uniform(stages=1, microbatches=1), time_limit_s=2, deterministic=True)
+    assert asked == 251
+    assert (result.value, result.bound.value) == (3, 3)

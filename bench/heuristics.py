@@ -1,0 +1,75 @@
+"""Processor seconds of the list heuristic where microbatches differ, and of all heuristics on long steps over links.
+
+    python bench/heuristics.py
+
+Each row: the instance, seconds, the value. Seed 1 for the times; heuristics have no seed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+from zbopt.bounds import lower_bound
+from zbopt.heuristics import HEURISTICS
+from zbopt.instance import Instance
+from zbopt.metrics import figures
+from zbopt.portfolio import Limits, _Solve
+
+TIMES = {"forward_ticks": 10, "backward_ticks": 11, "weight_ticks": 8}
+
+
+def instance(stages: int, microbatches: int, **fields: Any) -> Instance:
+    """An instance of equal stages, with transfers of a tick unless the fields say otherwise."""
+    return Instance.model_validate({"stages": stages, "microbatches": microbatches, "comm_ticks": 1} | TIMES | fields)
+
+
+def own_times(stages: int, microbatches: int) -> list[dict[str, Any]]:
+    """Each microbatch with times of its own, the same on all stages."""
+    random = Random(1)
+    return [
+        {
+            "microbatches": [j],
+            "forward_ticks": [random.randint(8, 14)] * stages,
+            "backward_ticks": [random.randint(9, 15)] * stages,
+            "weight_ticks": [random.randint(6, 10)] * stages,
+        }
+        for j in range(microbatches)
+    ]
+
+
+def listed(problem: Instance) -> int:
+    """Value of the list schedule."""
+    return figures(HEURISTICS["list"](problem)).makespan
+
+
+def without_search(problem: Instance) -> int:
+    """Value of ``solve`` before any engine starts, with a limit of 20 s."""
+    solving = _Solve(problem, Limits(20.0), lambda progress: None)
+    solving.prove(lower_bound(problem))
+    solving.try_heuristics()
+    assert solving.value is not None
+    return solving.value
+
+
+def rows() -> Iterator[tuple[str, Callable[[Instance], int], Instance]]:
+    """Name, what to run, and on what."""
+    choose = {"recompute": "choose", "checkpoint": "1/10"}
+    for p, m in ((8, 64), (16, 128)):
+        own = own_times(p, m)
+        yield f"list, p={p} m={m}, own times", listed, instance(p, m, memory_cap=p // 2, microbatch_times=own)
+    own = own_times(8, 64)
+    yield "list, p=8 m=64, choices", listed, instance(8, 64, memory_cap=4, **choose)
+    yield "list, p=8 m=64, both", listed, instance(8, 64, memory_cap=4, microbatch_times=own, **choose)
+    for name in ("link", "blocking"):
+        made = instance(8, 512, memory_cap=8, communication=name, comm_ticks=1 if name == "link" else 2)
+        yield f"all, p=8 m=512, {name}", without_search, made
+
+
+if __name__ == "__main__":
+    for name, run, problem in rows():
+        begin = time.process_time()
+        value = run(problem)
+        print(f"{name:32} {time.process_time() - begin:6.2f} s  {value}", flush=True)
