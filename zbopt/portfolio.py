@@ -40,8 +40,10 @@ _QUESTIONS_A_S, _EVENTS_A_QUESTION = 250, 100
 """What counts as a second where no clock may: so often a heuristic asks whether to go on, so many events it writes."""
 _OPS_WORTH_SHAKING = 150
 """Where there are fewer, CP-SAT is the better search."""
-_BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] != "zb-auto")
-"""The one that meets the bound most often goes first."""
+_SHAKING_SHARE = 0.75
+"""Of the time: after it no more shaking."""
+_BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] not in ("zb-auto", "v-auto"))
+"""Those that meet the bound most often go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +163,12 @@ class _Solve:
         """A share of the time is over by the clock, which must decide nothing where the search is deterministic."""
         return not self.limits.deterministic and self.elapsed_s() > share * self.limits.time_limit_s
 
-    def out_of_patience(self) -> bool:
+    def out_of_patience(self, share: float = _HEURISTICS_SHARE) -> bool:
         """Heuristics have had their share: by the clock, or where the search is deterministic, by what they did."""
         if not self.limits.deterministic:
-            return self.late(_HEURISTICS_SHARE)
+            return self.late(share)
         self.questions += 1
-        return self.questions > _HEURISTICS_SHARE * self.limits.time_limit_s * _QUESTIONS_A_S
+        return self.questions > share * self.limits.time_limit_s * _QUESTIONS_A_S
 
     def closed(self) -> bool:
         return self.value is not None and self.bound.value >= self.value
@@ -234,7 +236,8 @@ class _Solve:
                 self.doing = "heuristic list"
                 if self.offer(HEURISTICS["list"](self.instance)) and self.value is not None:
                     self.best_heuristic = NamedValue("list", self.value)
-            if short is None:
+        if short is None:
+            with limited(lambda: self.out_of_patience(_SHAKING_SHARE)):
                 self.shake()
 
     def shake(self) -> None:
@@ -249,7 +252,7 @@ class _Solve:
                 if schedule is not None:
                     self.questions += len(schedule.events) // _EVENTS_A_QUESTION
                     self.offer(schedule)
-                if self.closed() or self.out_of_patience():
+                if self.closed() or self.out_of_patience(_SHAKING_SHARE):
                     return
         except NotApplicableError as reason:
             log.info("%s", reason)

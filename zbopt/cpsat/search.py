@@ -371,5 +371,7 @@ def stage_sets(graph: TaskGraph) -> Iterator[tuple[int, ...]]:
     ends = tuple(sorted({0, stages - 1}))
     spread = [tuple(sorted({stages * k // parts for k in range(parts)})) for parts in _PARTS]
     halved = [tuple(sorted({stages // 2 * k // parts for k in range(parts)})) for parts in _PARTS]
-    sets = [(0,), ends, *(chosen for pair in zip(halved, spread, strict=True) for chosen in pair)]
+    # The last stage of a V holds two virtual stages for nearly all of their way; in a row it sees least of all.
+    last = [] if graph.instance.is_linear else [(stages - 1,)]
+    sets = [(0,), *last, ends, *(chosen for pair in zip(halved, spread, strict=True) for chosen in pair)]
     yield from (chosen for chosen in dict.fromkeys(sets) if len(chosen) < stages)

@@ -29,8 +29,8 @@ _PARTS = (2.0, 4.0, 8.0, 12.0)
 """Lengths of the part of the step that is shaken, in loads of one microbatch."""
 _NEAR = 1.02
 """A packing this near to the best is worth packing on."""
-_VAIN = 250
-"""Shakes without any better schedule after which no more are tried."""
+_VAIN, _VAIN_OPS = 250, 150_000
+"""Shakes without any better schedule after which no more are tried: so many, or of so many ops, whichever is more."""
 
 Offset = Callable[[Task], float]
 """How far a task moves, in ticks."""
@@ -54,8 +54,8 @@ def shaken(schedule: Schedule, graph: TaskGraph, seed: int) -> Iterator[Schedule
     starts = starts_of(graph, schedule)
     ops = {i: start for i, start in starts.items() if graph.tasks[i].kind in COMPUTE}
     packing, best = packed_order(graph, stage_orders(graph, ops), 1)
-    value = packing.value(best)
-    while vain < _VAIN:
+    value, most = packing.value(best), max(_VAIN, _VAIN_OPS // len(ops))
+    while vain < most:
         found = _shake(packing, best, value, random)
         vain += 1
         if found is None or packing.value(found) > value:

@@ -14,8 +14,8 @@ from zbopt.graph import Key, expand
 from zbopt.heuristics.build import require_kept_activations, require_only_ops, schedule_in_order
 from zbopt.heuristics.building_block import ROUNDS, Block, memory_of, packed_block, packed_steps, require_v
 from zbopt.heuristics.list_schedule import list_orders
-from zbopt.heuristics.pack import packed_order
-from zbopt.heuristics.patience import OutOfTimeError
+from zbopt.heuristics.pack import Packing, Starts, packed_order
+from zbopt.heuristics.patience import OutOfTimeError, is_best
 from zbopt.heuristics.zb_v import handcrafted
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
@@ -41,17 +41,27 @@ def v_auto(instance: Instance) -> Schedule:
     require_v("v-auto", instance)
     require_only_ops("v-auto", instance)
     require_kept_activations("v-auto", instance)
+    candidates = _candidates(instance)
+    packing, starts = next(candidates)
+    with suppress(OutOfTimeError):
+        for other in candidates:
+            if other[0].value(other[1]) < packing.value(starts):
+                packing, starts = other
+            if instance.optimizer_ticks is None and is_best(packing.value(starts)):
+                break
+    return schedule_in_order("v-auto", instance, packing.steps(starts))
+
+
+def _candidates(instance: Instance) -> Iterator[tuple[Packing, Starts]]:
+    """A list schedule, whatever the time, then ZB-V by hand where it fits, and the best blocks."""
     graph = expand(instance)
     rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", instance, _LIST_OPS)]
-    found = [packed_order(graph, rows, ROUNDS)]
+    yield packed_order(graph, rows, ROUNDS)
     published = handcrafted(instance)
     caps = instance.memory_cap or memory_of(instance, instance.stages)
     if published and all(cap >= needed for cap, needed in zip(caps, memory_of(instance, instance.stages), strict=True)):
-        found.append(packed_steps(instance, published))
-    with suppress(OutOfTimeError):
-        found.extend(filter(None, (packed_block(graph, block, ROUNDS) for block in _best_blocks(instance))))
-    packing, starts = min(found, key=lambda one: one[0].value(one[1]))
-    return schedule_in_order("v-auto", instance, packing.steps(starts))
+        yield packed_steps(instance, published)
+    yield from filter(None, (packed_block(graph, block, ROUNDS) for block in _best_blocks(instance)))
 
 
 def _best_blocks(instance: Instance) -> list[Block]:
