@@ -302,3 +302,20 @@ def test_schedules_that_are_not_defined_say_why():
             HEURISTICS[name](two_each)
     with pytest.raises(NotApplicableError, match="interleaved: the placement is not round robin"):
         HEURISTICS["interleaved"](two_each)
+
+
+def test_bug_what_b_adds_counted_from_f():
+    """Two stages, four microbatches, unit times, two activations and what one B adds: 20 ticks instead of 14.
+
+    Nothing is below 14: the last stage begins at 1 and has 12 ticks of work, of which only the W of its last B may
+    follow that B, since another W that waits would hold 2 beside its 2; then the first stage has B and W to do:
+    1 + 11 + 2.
+    """
+    instance = Instance.model_validate(
+        {"stages": 2, "microbatches": 4, "memory_cap": 3, "gradient_state": 1}
+        | dict.fromkeys(("forward_ticks", "backward_ticks", "weight_ticks"), 1)
+    )
+    for name in ("list", "zb-auto"):
+        schedule = HEURISTICS[name](instance)
+        assert validate(instance, schedule).violations == ()
+        assert schedule.provenance.value == 14

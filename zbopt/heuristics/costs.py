@@ -14,8 +14,8 @@ from zbopt.memory import Way, added_by_b, dropped_by, left, memory_scale, static
 class Costs:
     """An instance's times and memory as plain lists by virtual stage, and what each backward releases.
 
-    Memory is counted on the safe side: what B adds counts from F on, and beside what is live there is room to bring one
-    dropped activation back. What is dropped comes back just before its backward, and its W follows at once.
+    Memory is counted on the safe side: beside what is live there is room to bring one dropped activation back, and for
+    what its B adds. What is dropped comes back just before its backward, and its W follows at once.
 
     Args:
         name: The heuristic's name, for the error.
@@ -35,26 +35,27 @@ class Costs:
         count = range(instance.virtual_stages)
         fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
         added = [Fraction(0) if fuse and fused[v] is not None else added_by_b(instance, v) for v in count]
-        self.activation = [int((whole_memory(instance, v) + added[v]) * scale) for v in count]
+        self.activation = [int(whole_memory(instance, v) * scale) for v in count]
         shares = zip(instance.activation, instance.weight_share, added, strict=True)
         self.held = [int((a * share + more) * scale) for a, share, more in shares]
         self.way = [
             dropped_by(instance, v) if not keep or Way.KEEP not in ways(instance, v) else Way.KEEP for v in count
         ]
         gone = [instance.activation[v] - left(instance, v, self.way[v]) for v in count]
-        around = [whole_memory(instance, v) - gone[v] + (added[v] if self.way[v] is Way.KEEP else 0) for v in count]
-        self.left = [int(amount * scale) for amount in around]
+        self.left = [int((whole_memory(instance, v) - gone[v]) * scale) for v in count]
+        self.added = [int(amount * scale) for amount in added]
         self.must_drop = [Way.KEEP not in ways(instance, v) for v in count]
         self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
         self.routes_on = [self._by_route(row) for row in self.on_stage]
         self.whole = [max(sum(self.left[v] for v in way) for way in routes) for routes in self.routes_on]
-        self.reserve = [max(self.activation[v] - self.left[v] for v in row) for row in self.on_stage]
+        self.reserve = [max(self.activation[v] - self.left[v] + self.added[v] for v in row) for row in self.on_stage]
         self.sequences = _sequences(instance)
-        all_fit = [sum(self.activation[v] for v in row) * (instance.microbatches + 1) for row in self.on_stage]
+        each = [sum(self.activation[v] + self.added[v] for v in row) for row in self.on_stage]
+        all_fit = [amount * (instance.microbatches + 1) for amount in each]
         self.cap = all_fit if instance.memory_cap is None else self._room(name, instance.memory_cap, scale)
 
     def _room(self, name: str, caps: Sequence[Fraction], scale: int) -> list[int]:
-        """What the caps leave for what ops take, but for the room to bring one dropped activation back."""
+        """What the caps leave for what ops take, but for the reserve."""
         room = []
         for stage, cap in enumerate(caps):
             taken = static_memory(self.instance, stage) + Fraction(self.reserve[stage], scale)

@@ -257,11 +257,18 @@ class _Simulation:
         if self.sizes[v][self.backwards[v]] < self.costs.activation[v] or self.costs.must_drop[v]:
             self._start_restored(stage, v, now)
             return
+        if self._lacks_room(stage, self.costs.added[v]):
+            self._start_weight(stage, now)
+            return
         end = self._run(stage, self.backward_kind[v], v, self.backwards[v], now)
         self.backwards[v] += 1
         self.live[stage] -= self.costs.activation[v] - self.kept[v]
         self.after_backward[stage] = True
         self._send_gradient(v, end)
+
+    def _lacks_room(self, stage: int, amount: int) -> bool:
+        """So much more would not fit, the reserve included, until a W has run."""
+        return self.live[stage] + amount > self.costs.cap[stage] + self.costs.reserve[stage]
 
     def _send_gradient(self, v: int, end: int) -> None:
         before = self.instance.previous_of(v)
@@ -272,6 +279,10 @@ class _Simulation:
         """R where that is the way, the backward, and W at once; W that still wait go first, to keep their order."""
         while self.splits[v] and self.weights[v] < self.backwards[v]:
             now = self._run_weight(stage, v, now)
+        while self._lacks_room(stage, self.costs.reserve[stage]):
+            waits = self._weight_waits(stage)
+            assert waits is not None, "what no W holds leaves the reserve alone"
+            now = self._run_weight(stage, waits, now)
         if self.costs.way[v] is Way.RECOMPUTE:
             now = self._run(stage, Kind.R, v, self.backwards[v], now)
         end = self._run(stage, self.backward_kind[v], v, self.backwards[v], now)
