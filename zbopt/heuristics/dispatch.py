@@ -33,6 +33,9 @@ class Rule:
         alternate: After a backward a forward goes first, and a W makes room for it.
         least_fill: A W may delay an op that is known to arrive if the gap before that is at least this share of W.
         share_idle: A W delays it too where waiting would make the stage the most idle of all so far.
+        may_idle: By stage, ticks that it may be idle before ``share_idle`` counts it as the most idle; ``None``: 0.
+        older_first: A forward waits where it would hold up that of an older microbatch which is known to arrive: never,
+            until the stage's first backward, or always.
         fuse: Take BW wherever the instance leaves the choice.
         drop: Where the instance leaves the choice, drop activations never, always, or only when there is no room.
         group: Microbatches that pass a virtual stage before the next one of the same stage has its turn.
@@ -45,6 +48,8 @@ class Rule:
     alternate: bool = True
     least_fill: float = 0.0
     share_idle: bool = False
+    may_idle: tuple[int, ...] | None = None
+    older_first: Literal["never", "warm-up", "always"] = "never"
     fuse: bool = False
     drop: Literal["never", "always", "no-room"] = "never"
     group: int = 1
@@ -55,10 +60,17 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """The orders that a rule gave, and the value of the instance's objective when each op starts as simulated."""
+    """The orders that a rule gave, and what comes of them when each op starts as simulated.
+
+    Attributes:
+        orders: For each stage, its steps.
+        value: Of the instance's objective, in ticks.
+        idle: By stage, ticks between its first start and its last end in which it does nothing.
+    """
 
     orders: list[list[Step]]
     value: int
+    idle: tuple[int, ...]
 
 
 def dispatch(costs: Costs, rule: Rule) -> Dispatched:
@@ -97,6 +109,7 @@ class _Simulation:
         self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
         self.after_backward = [False] * stages
         self.most_idle = 0
+        self.may_idle = rule.may_idle or (0,) * stages
         self.rows: list[list[Step]] = [[] for _ in range(stages)]
         self.first_start: list[int | None] = [None] * stages
         self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
@@ -112,7 +125,7 @@ class _Simulation:
             if self.free_from[stage] <= now:
                 self._pick(stage, now)
         assert all(map(operator.eq, self.backwards, map(len, self.sequence))), "no order may lock up"
-        return Dispatched(self.rows, self._value())
+        return Dispatched(self.rows, self._value(), tuple(self.idle))
 
     def _pick(self, stage: int, now: int) -> None:
         """Start the next op of a free stage, or leave it idle until the next arrival wakes it."""
@@ -155,7 +168,24 @@ class _Simulation:
                         soonest = arrival if soonest is None else min(soonest, arrival)
                 elif (fits or makes_room) and (forward is None or (done // group, v) < forward_key):
                     forward, forward_key = v, (done // group, v)
+        if forward is not None and self._holds_up_older(stage, forward, now):
+            forward = None
         return backward, forward, soonest
+
+    def _holds_up_older(self, stage: int, virtual_stage: int, now: int) -> bool:
+        """A forward that begins now would still run when that of an older microbatch arrives."""
+        held_here = self.costs.on_stage[stage]
+        warm = self.rule.older_first == "warm-up" and not any(self.backwards[v] for v in held_here)
+        if not warm and self.rule.older_first != "always":
+            return False
+        place = self.forwards[virtual_stage]
+        end = now + self._ticks(virtual_stage, place).forward
+        waiting = [
+            v
+            for v in held_here
+            if self.forwards[v] < min(place, len(self.inputs[v]), self.backwards[v] + self.in_flight[v])
+        ]
+        return any(now < self.inputs[v][self.forwards[v]] < end for v in waiting)
 
     def _forward_first(self, stage: int, backward_ready: bool) -> bool:
         if not backward_ready:
@@ -238,7 +268,7 @@ class _Simulation:
         if soonest is None or soonest - now >= ticks or soonest - now >= self.rule.least_fill * ticks:
             return True
         wait = soonest - self.free_from[stage] if self.rows[stage] else 0
-        return self.rule.share_idle and self.idle[stage] + wait > self.most_idle
+        return self.rule.share_idle and self.idle[stage] + wait > max(self.most_idle, self.may_idle[stage])
 
     def _start_forward(self, stage: int, v: int, now: int) -> None:
         end = self._run(stage, Kind.F, v, self.forwards[v], now)

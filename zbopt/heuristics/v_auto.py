@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
 
 from zbopt.graph import Key, expand
-from zbopt.heuristics.build import require_kept_activations, require_only_ops, schedule_in_order
+from zbopt.heuristics.build import CannotFitError, require_kept_activations, require_only_ops, schedule_in_order
 from zbopt.heuristics.building_block import ROUNDS, Block, memory_of, packed_block, packed_steps, require_v
+from zbopt.heuristics.idle_search import idle_search
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.pack import Packing, Starts, packed_order
 from zbopt.heuristics.patience import OutOfTimeError, is_best
@@ -24,6 +26,8 @@ _MOST_OPS = 150_000
 """Ops to pack over all blocks: about a second."""
 _LIST_OPS = 30_000
 """Ops to simulate for a list schedule; the heuristic of that name looks for longer."""
+_SEARCH_OPS = 1_000_000
+"""Ops to simulate in ``idle_search``: a few seconds. With memory of ZB-V or less the blocks are better."""
 _MOST_BLOCKS = 64
 """Blocks to try on a small instance."""
 
@@ -49,7 +53,13 @@ def v_auto(instance: Instance) -> Schedule:
                 packing, starts = other
             if instance.optimizer_ticks is None and is_best(packing.value(starts)):
                 break
-    return schedule_in_order("v-auto", instance, packing.steps(starts))
+    schedules = [schedule_in_order("v-auto", instance, packing.steps(starts))]
+    if _room_beside_zb_v(instance) > 0 and not is_best(schedules[0].provenance.value or 0):
+        with suppress(OutOfTimeError, CannotFitError):
+            orders = idle_search("v-auto", instance, _SEARCH_OPS)
+            packing, starts = packed_steps(instance, orders)
+            schedules += [schedule_in_order("v-auto", instance, rows) for rows in (orders, packing.steps(starts))]
+    return min(schedules, key=lambda schedule: schedule.provenance.value or 0)
 
 
 def _candidates(instance: Instance) -> Iterator[tuple[Packing, Starts]]:
@@ -58,10 +68,16 @@ def _candidates(instance: Instance) -> Iterator[tuple[Packing, Starts]]:
     rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", instance, _LIST_OPS)]
     yield packed_order(graph, rows, ROUNDS)
     published = handcrafted(instance)
-    caps = instance.memory_cap or memory_of(instance, instance.stages)
-    if published and all(cap >= needed for cap, needed in zip(caps, memory_of(instance, instance.stages), strict=True)):
+    if published and _room_beside_zb_v(instance) >= 0:
         yield packed_steps(instance, published)
     yield from filter(None, (packed_block(graph, block, ROUNDS) for block in _best_blocks(instance)))
+
+
+def _room_beside_zb_v(instance: Instance) -> Fraction:
+    """Memory that ZB-V leaves on the stage where it leaves the least; below 0 it does not fit."""
+    needs = memory_of(instance, instance.stages)
+    caps = instance.memory_cap or memory_of(instance, instance.microbatches)
+    return min(cap - needed for cap, needed in zip(caps, needs, strict=True))
 
 
 def _best_blocks(instance: Instance) -> list[Block]:

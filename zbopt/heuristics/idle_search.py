@@ -1,0 +1,157 @@
+"""A search over dispatching rules for V placement, by simulating one after the other; above all over idle time.
+
+Some stage is idle the most, whatever the others do; these may then wait as long without making the largest span longer,
+and a stage that waits for an op instead of beginning a W passes that op on sooner. How long each may wait is not known
+before there is a schedule. So one run says it for the next, as the second pass of the published V schedule does (Qi et
+al. 2024, arXiv 2401.10241, and the code beside it). What else decides is how many microbatches are on their way down,
+and whether the first ones are held up on their way back up. Random changes of all of these look further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from random import Random
+from typing import Literal
+
+from zbopt.heuristics.build import Step
+from zbopt.heuristics.costs import Costs
+from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
+from zbopt.heuristics.patience import OutOfTimeError
+from zbopt.instance import Instance, Objective
+
+_LEAST_RUNS, _MOST_RUNS = 24, 400
+_MOST_PASSES = 6
+_LINES = ((0.94, 0.65), (0.75, 0.8), (0.75, 0.4), (0.85, 0.8), (0.94, 0.4), (0.85, 0.5))
+"""Shares of memory for microbatches on the way down, on the first and on the last stage: what was best somewhere."""
+_OLDER: tuple[Literal["warm-up", "never", "always"], ...] = ("warm-up", "never", "always")
+_SURPRISES = (0.0, 0.01, 0.03, 0.1)
+
+_Walker = tuple[Rule, Dispatched]
+"""A rule and what it gave."""
+
+
+def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[Step]]:
+    """The orders of the best run until out of time or after ``most_ops`` simulated ops.
+
+    Args:
+        name: The heuristic's name, for errors.
+        instance: The problem.
+        most_ops: What bounds the runs, but for 24 that are always allowed.
+
+    Raises:
+        CannotFitError: The rule cannot be sure to finish under the cap.
+        OutOfTimeError: It was stopped before it had a schedule.
+    """
+    search = _Search(Costs(name, instance))
+    runs = max(_LEAST_RUNS, min(_MOST_RUNS, most_ops // max(1, 3 * instance.virtual_stages * instance.microbatches)))
+    try:
+        firsts = search.firsts(runs // 5)
+        kinds = {(rule.in_flight is None, rule.older_first): (rule, found) for rule, found in reversed(firsts)}
+        walkers = [search.passed(*first) for first in kinds.values()]
+        search.wander(walkers, (runs - search.runs) // 2)
+        search.wander([min(walkers, key=lambda walker: walker[1].value)], runs - search.runs)
+    except OutOfTimeError:
+        if search.best is None:
+            raise
+    assert search.best is not None, "a rule has run"
+    return search.best.orders
+
+
+class _Search:
+    """The best run so far, and how many there were."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self.best: Dispatched | None = None
+        self.runs = 0
+        self.least = least_value(costs.instance)
+        ticks = [costs.instance.ticks_of(v, costs.sequences[0][v][0]) for v in range(costs.instance.virtual_stages)]
+        self.step = max(one.forward + one.backward_work() for one in ticks)
+
+    def run(self, rule: Rule) -> Dispatched:
+        found = dispatch(self.costs, rule)
+        self.runs += 1
+        if self.best is None or found.value < self.best.value:
+            self.best = found
+        return found
+
+    def limits(self, first: float, last: float) -> tuple[int, ...]:
+        """Most microbatches in flight on the way down, in shares of what the first and the last stage can hold."""
+        instance, costs = self.costs.instance, self.costs
+        p, m = instance.stages, instance.microbatches
+        shares = [first + (last - first) * v / max(1, p - 1) for v in range(p)]
+        held = [share * costs.cap[v] / max(1, costs.activation[v]) for v, share in enumerate(shares)]
+        return (*(max(1, min(m, round(count))) for count in held), *[m] * p)
+
+    def firsts(self, most: int) -> list[_Walker]:
+        """Rules without limits and with those of ``_LINES``, with and without turns, the best first."""
+        limits = dict.fromkeys([None, *(self.limits(*line) for line in _LINES)])
+        rules = [
+            Rule(some, alternate, least_fill=1.0, share_idle=True, older_first=older)
+            for some in limits
+            for older in _OLDER
+            for alternate in (True, False)
+        ]
+        return sorted(((rule, self.run(rule)) for rule in rules[:most]), key=lambda pair: pair[1].value)
+
+    def passed(self, rule: Rule, last: Dispatched) -> _Walker:
+        """Let the stages wait that were idle less than another, again and again until it is no better."""
+        for _ in range(_MOST_PASSES):
+            other = replace(rule, may_idle=_differences(last.idle))
+            found = self.run(other)
+            if found.value >= last.value:
+                break
+            rule, last = other, found
+        return rule, last
+
+    def wander(self, walkers: list[_Walker], runs: int) -> None:
+        """Each in turn changes at random how long stages may wait, limits and choices, and keeps what is no worse."""
+        random = Random(len(walkers))
+        for seed in range(runs):
+            if self.best is not None and self.best.value <= self.least:
+                return
+            rule, found = walkers[seed % len(walkers)]
+            other = self.changed(rule, found, random, seed)
+            then = self.run(other)
+            if then.value <= found.value:
+                walkers[seed % len(walkers)] = other, then
+
+    def changed(self, rule: Rule, found: Dispatched, random: Random, seed: int) -> Rule:
+        """``rule``, which gave ``found``, with a few things changed."""
+        known = rule.may_idle if random.random() < 0.5 else None
+        idle = list(_differences(found.idle) if known is None else known)
+        for stage in random.sample(range(len(idle)), min(len(idle), random.randint(0, 2))):
+            idle[stage] = max(0, idle[stage] + random.randint(-self.step, self.step))
+        older = random.choice(_OLDER) if random.random() < 0.1 else rule.older_first
+        limits = rule.in_flight
+        if limits is not None and random.random() < 0.5:
+            limits = self.shifted(limits, random)
+        surprise = random.choice(_SURPRISES)
+        return replace(rule, in_flight=limits, may_idle=tuple(idle), older_first=older, surprise=surprise, seed=seed)
+
+    def shifted(self, limits: tuple[int, ...], random: Random) -> tuple[int, ...]:
+        """One more or one less on a run of stages on the way down."""
+        p = self.costs.instance.stages
+        first = random.randrange(p)
+        last = min(p, first + random.choice((1, 1, 2, 4, 8, 16)))
+        step = random.choice((-1, 1))
+        return tuple(max(1, limit + step) if first <= v < last else limit for v, limit in enumerate(limits))
+
+
+def _differences(idle: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(max(idle) - ticks for ticks in idle)
+
+
+def least_value(instance: Instance) -> int:
+    """Ticks that no schedule goes below: a stage's load, for the makespan after the way down to the stage."""
+    loads = [0] * instance.stages
+    for v, microbatch in instance.passes():
+        ticks = instance.ticks_of(v, microbatch)
+        loads[instance.stage_of[v]] += ticks.forward + ticks.backward_work()
+    if instance.objective is Objective.MAX_STAGE_SPAN:
+        return max(loads)
+    down = accumulate(
+        (instance.forward_ticks[v] + instance.lag_ticks(v, v + 1) for v in range(len(loads) - 1)), initial=0
+    )
+    return max(way + load for way, load in zip(down, loads, strict=True))
