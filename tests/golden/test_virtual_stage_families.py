@@ -156,6 +156,16 @@ def test_v_families_at_the_papers_times(peer: Peer) -> None:
         assert max(found.peak_memory) <= peer.peak
 
 
+BETWEEN = [peer for peer in PEERS if (peer.scheduler, peer.m, peer.cap, peer.times[0]) == ("zbv", 24, 12, 18522)]
+
+
+@pytest.mark.parametrize("peer", BETWEEN, ids=ids(BETWEEN))
+def test_bug_v_auto_between_the_memory_of_zb_v_and_twice_that(peer: Peer) -> None:
+    """No larger span than the published greedy schedule at its own peak: it used to be 0.09 % larger."""
+    found = run("v-auto", peer, "max_stage_span", peer.peak)
+    assert Fraction(found.max_stage_span, 2) <= peer.max_stage_span
+
+
 CAPPED = [peer for peer in PEERS if peer.scheduler == "v-auto" and peer.m <= 24 and (peer.m > 8 or peer.p == 4)]
 
 

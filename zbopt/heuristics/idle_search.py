@@ -10,17 +10,18 @@ and whether the first ones are held up on their way back up. Random changes of a
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 from random import Random
 from typing import Literal
 
 from zbopt.heuristics.build import Step
 from zbopt.heuristics.costs import Costs
 from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
-from zbopt.heuristics.patience import OutOfTimeError
-from zbopt.instance import Instance, Objective
+from zbopt.heuristics.patience import OutOfTimeError, is_best
+from zbopt.instance import Instance
 
 _LEAST_RUNS, _MOST_RUNS = 24, 400
+_OPS_A_RUN = 3
+"""Short steps leave little to choose."""
 _MOST_PASSES = 6
 _LINES = ((0.94, 0.65), (0.75, 0.8), (0.75, 0.4), (0.85, 0.8), (0.94, 0.4), (0.85, 0.5))
 """Shares of memory for microbatches on the way down, on the first and on the last stage: what was best somewhere."""
@@ -37,14 +38,15 @@ def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[Step]
     Args:
         name: The heuristic's name, for errors.
         instance: The problem.
-        most_ops: What bounds the runs, but for 24 that are always allowed.
+        most_ops: What bounds the runs of a long step, but for 24 that are always allowed.
 
     Raises:
         CannotFitError: The rule cannot be sure to finish under the cap.
         OutOfTimeError: It was stopped before it had a schedule.
     """
     search = _Search(Costs(name, instance))
-    runs = max(_LEAST_RUNS, min(_MOST_RUNS, most_ops // max(1, 3 * instance.virtual_stages * instance.microbatches)))
+    ops = 3 * instance.virtual_stages * instance.microbatches
+    runs = max(_LEAST_RUNS, min(_MOST_RUNS, ops // _OPS_A_RUN, most_ops // ops))
     try:
         firsts = search.firsts(runs // 5)
         kinds = {(rule.in_flight is None, rule.older_first): (rule, found) for rule, found in reversed(firsts)}
@@ -65,7 +67,6 @@ class _Search:
         self.costs = costs
         self.best: Dispatched | None = None
         self.runs = 0
-        self.least = least_value(costs.instance)
         ticks = [costs.instance.ticks_of(v, costs.sequences[0][v][0]) for v in range(costs.instance.virtual_stages)]
         self.step = max(one.forward + one.backward_work() for one in ticks)
 
@@ -109,7 +110,7 @@ class _Search:
         """Each in turn changes at random how long stages may wait, limits and choices, and keeps what is no worse."""
         random = Random(len(walkers))
         for seed in range(runs):
-            if self.best is not None and self.best.value <= self.least:
+            if self.best is not None and is_best(self.best.value):
                 return
             rule, found = walkers[seed % len(walkers)]
             other = self.changed(rule, found, random, seed)
@@ -141,17 +142,3 @@ class _Search:
 
 def _differences(idle: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(idle) - ticks for ticks in idle)
-
-
-def least_value(instance: Instance) -> int:
-    """Ticks that no schedule goes below: a stage's load, for the makespan after the way down to the stage."""
-    loads = [0] * instance.stages
-    for v, microbatch in instance.passes():
-        ticks = instance.ticks_of(v, microbatch)
-        loads[instance.stage_of[v]] += ticks.forward + ticks.backward_work()
-    if instance.objective is Objective.MAX_STAGE_SPAN:
-        return max(loads)
-    down = accumulate(
-        (instance.forward_ticks[v] + instance.lag_ticks(v, v + 1) for v in range(len(loads) - 1)), initial=0
-    )
-    return max(way + load for way, load in zip(down, loads, strict=True))
