@@ -85,3 +85,14 @@ def test_solve_shakes_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch)
     assert result.value < result.best_heuristic.value
     assert result.schedule is not None
     assert result.schedule.provenance.source == "heuristic:shake"
+
+
+@pytest.mark.parametrize("barrier", ["global", "post_validation"])
+def test_bug_optimizer_steps_are_not_shaken(barrier: str) -> None:
+    """O belongs to no virtual stage and comes last on its stage: only ops of microbatches are packed."""
+    fields = {"barrier": barrier, "optimizer_ticks": (3, 1, 2, 0)}
+    instance = Instance.model_validate(_instance("interleaved", 3).model_dump() | fields)
+    start = HEURISTICS["list"](instance)
+    found = _found(instance, start, seed=0)
+    assert found
+    assert all(validate(instance, schedule).valid for schedule in found)

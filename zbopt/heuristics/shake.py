@@ -19,7 +19,7 @@ from zbopt.heuristics.build import (
 )
 from zbopt.heuristics.pack import Packing, Starts, packed_order
 from zbopt.heuristics.patience import OutOfTimeError
-from zbopt.instance import COMPUTE, Instance
+from zbopt.instance import COMPUTE, Instance, Kind
 from zbopt.schedule import Schedule
 from zbopt.timing import stage_orders, starts_of
 
@@ -52,7 +52,7 @@ def shaken(schedule: Schedule, graph: TaskGraph, seed: int) -> Iterator[Schedule
     require_kept_activations("shake", instance)
     random, vain = Random(seed), 0
     starts = starts_of(graph, schedule)
-    ops = {i: start for i, start in starts.items() if graph.tasks[i].kind in COMPUTE}
+    ops = {i: start for i, start in starts.items() if graph.tasks[i].kind in COMPUTE - {Kind.O}}
     packing, best = packed_order(graph, stage_orders(graph, ops), 1)
     value, most = packing.value(best), max(_VAIN, _VAIN_OPS // len(ops))
     while vain < most:
