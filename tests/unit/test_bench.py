@@ -8,22 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from zbopt import bench
 from zbopt.bench import (
     BenchRow,
     Known,
     Peer,
+    Reference,
     bench_set,
     instance_files,
     read_best_known,
     read_peers,
     update_best_known,
 )
+from zbopt.bench import run as bench_run
 from zbopt.cli import run
 from zbopt.instance import Instance, Objective, write_instance
 from zbopt.portfolio import Limits
 from zbopt.result import Bound, Result
-from zbopt.schedule import Provenance, Schedule, Status
+from zbopt.schedule import Engine, Provenance, Schedule, Status, versions
 
 LIMITS = Limits(5.0, workers=1)
 TODAY = date(2026, 1, 2)
@@ -48,15 +49,21 @@ def row(**fields: object) -> BenchRow:
 
 
 class Solver:
-    """Stands in for ``portfolio.solve``: value m + 10 and bound m, or what ``faults`` says for m microbatches."""
+    """Stands in for ``portfolio.solve``: value m + 10 and bound m, or what ``faults`` says for m microbatches.
+
+    As milp it says what ``milp`` has: value, bound and seconds of m microbatches, else that it does not state them.
+    """
 
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.faults: dict[int, BaseException] = {}
         self.interrupted_at: int | None = None
+        self.milp: dict[int, tuple[int, int, float]] = {}
 
     def __call__(self, instance: Instance, **limits: object) -> Result:
         m = instance.microbatches
+        if limits["engine"] is Engine.MILP:
+            return self.by_milp(instance)
         self.asked.append(m)
         if m in self.faults:
             raise self.faults[m]
@@ -71,11 +78,24 @@ class Solver:
             interrupted=m == self.interrupted_at,
         )
 
+    def by_milp(self, instance: Instance) -> Result:
+        if instance.microbatches not in self.milp:
+            raise ValueError("milp: not stated")
+        value, bound, wall_time_s = self.milp[instance.microbatches]
+        return Result(
+            instance=instance,
+            status=Status.OPTIMAL if value == bound else Status.FEASIBLE,
+            schedule=Schedule(instance=instance, provenance=Provenance(source="milp"), events=()),
+            value=value,
+            bound=Bound(bound, "milp"),
+            wall_time_s=wall_time_s,
+        )
+
 
 @pytest.fixture
 def solver(monkeypatch: pytest.MonkeyPatch) -> Solver:
     stand_in = Solver()
-    monkeypatch.setattr(bench, "solve", stand_in)
+    monkeypatch.setattr(bench_run, "solve", stand_in)
     return stand_in
 
 
@@ -157,6 +177,38 @@ def test_contradiction_is_an_error(folder: Path, solver: Solver, record: str, me
     assert update_best_known(folder, rows, TODAY) == []
 
 
+def test_against_another_engine(folder: Path, solver: Solver, tmp_path: Path) -> None:
+    """Proved in 20 s by milp and in 0.5 s here: 40 times; what it does not prove or state has no ratio; all resumes."""
+    solver.milp = {2: (12, 12, 20.0), 4: (14, 5, 60.0)}
+    results = tmp_path / "results.jsonl"
+    rows = bench_set(folder, LIMITS, against=Engine.MILP, results=results)
+    proved = Reference(engine=Engine.MILP, status=Status.OPTIMAL, value=12, bound=12, wall_time_s=20.0)
+    assert (rows[0].reference, rows[0].times_faster, rows[0].error) == (proved, 40.0, None)
+    assert [row.times_faster for row in rows[1:]] == [None, None]
+    assert rows[2].reference == Reference(engine=Engine.MILP, error="milp: not stated")
+    assert bench_set(folder, LIMITS, against=Engine.MILP, results=results, resume=True)[:3] == rows
+    assert solver.asked == [2, 4, 10]
+    bench_set(folder, LIMITS, results=results, resume=True)
+    assert solver.asked == [2, 4, 10] * 2
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ((13, 13, 1.0), "value 12 is below the lower bound 13 of milp"),
+        ((1, 1, 1.0), "lower bound 2 (bound:load) is above the value 1 of milp"),
+    ],
+)
+def test_engines_that_contradict_each_other(
+    folder: Path, solver: Solver, theirs: tuple[int, int, float], message: str
+) -> None:
+    """As with what is on record: a fault, never an improvement."""
+    solver.milp = {2: theirs}
+    rows = bench_set(folder, LIMITS, match="m2", against=Engine.MILP)
+    assert rows[0].error == f"{message}: one of the two is wrong"
+    assert update_best_known(folder, rows, TODAY) == []
+
+
 def test_update_keeps_the_best_of_both(folder: Path) -> None:
     """A better value keeps the better bound on record and what proved it, and the other way round."""
     (folder / "best_known.csv").write_text(
@@ -171,7 +223,7 @@ def test_update_keeps_the_best_of_both(folder: Path) -> None:
     ]
     assert [name for name, _ in update_best_known(folder, rows, TODAY)] == ["m2", "m4", "m3"]
     lines = (folder / "best_known.csv").read_text().splitlines()
-    version = bench.versions()["zbopt"]
+    version = versions()["zbopt"]
     assert lines[1:] == [
         f"m2,makespan,7,9,cp-sat,{version},2026-01-02",
         f"m3,makespan,4,4,bound:load,{version},2026-01-02",
@@ -231,6 +283,20 @@ def test_command_prints_a_table(folder: Path, solver: Solver, capsys: pytest.Cap
     assert len(read_best_known(folder)) == 3
     assert run(["bench", str(folder), "--time-limit", "5"]) == 0
     assert capsys.readouterr().out.count("same") == 3
+
+
+def test_command_prints_what_the_other_engine_makes(
+    folder: Path, solver: Solver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """20 s over 0.5 s is 40 times; milp proves one of three, does not prove the second, does not state the third."""
+    solver.milp = {2: (12, 12, 20.0), 4: (14, 5, 60.0)}
+    assert run(["bench", str(folder), "--against", "milp"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split()[-3:] for line in printed.splitlines()[1:3]] == [["12", "20.00", "40.0"], ["new", "5", "60.00"]]
+    assert printed.splitlines()[3].endswith("failed")
+    assert "milp proves 1 of 3; of these 0 are proved here, 40.0 times faster in the median (40.0 to 40.0)" in printed
+    assert run(["bench", str(folder), "--against", "milp", "--engine", "milp"]) == 2
+    assert "against = milp: that engine solves the set already" in capsys.readouterr().err
 
 
 def test_command_prints_json(folder: Path, solver: Solver, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +40,14 @@ ResultsFlag = Annotated[
     Path | None,
     typer.Option("--results", metavar="FILE", help=f"File for the rows as they come.  [default: SET/{RESULTS}]"),
 ]
+AgainstFlag = Annotated[
+    Engine | None,
+    typer.Option(
+        "--against",
+        help="Solve each instance with this engine too, under the same limits: who proves it, and how much faster.",
+        show_default=False,
+    ),
+]
 AnyObjectiveFlag = Annotated[
     ObjectiveFlag | None,
     typer.Option("--objective", help="What is minimised instead of what the instances say.", show_default=False),
@@ -52,6 +61,7 @@ def bench_command(
     engine: EngineFlag = Engine.CP_SAT,
     match: MatchFlag = "*",
     objective: AnyObjectiveFlag = None,
+    against: AgainstFlag = None,
     update: UpdateFlag = False,
     resume: ResumeFlag = False,
     results: ResultsFlag = None,
@@ -71,6 +81,7 @@ def bench_command(
             limits,
             objective=None if objective is None else Objective[objective.name],
             match=match,
+            against=against,
             results=results or folder / RESULTS,
             resume=resume,
             on_row=bar.row,
@@ -130,9 +141,16 @@ def bench_page(rows: Sequence[BenchRow]) -> Iterator[str]:
     """All that ``zbopt bench`` prints."""
     if not rows:
         return
-    yield from table([_HEAD, *map(_cells, rows)], indent="")
+    beside = next((row.reference.engine for row in rows if row.reference is not None), None)
+    if beside is None:
+        yield from table([_HEAD, *map(_cells, rows)], indent="")
+    else:
+        head = (*_HEAD, f"{beside.value} bound", f"{beside.value} seconds", "times faster")
+        yield from table([head, *((*_cells(row), *_reference_cells(row)) for row in rows)], indent="")
     yield ""
     yield summary(rows)
+    if beside is not None:
+        yield comparison(rows, beside)
     yield from (f"{row.instance}: {row.error}" for row in rows if row.error is not None)
 
 
@@ -145,6 +163,28 @@ def summary(rows: Sequence[BenchRow]) -> str:
     worst = percent(max(gaps, default=None))
     beside = f"; above the best peer in {above} of {len(ratios)}" if ratios else ""
     return f"{proved} of {len(rows)} proved optimal; largest gap {worst}{beside}"
+
+
+def comparison(rows: Sequence[BenchRow], engine: Engine) -> str:
+    """How many the other engine proves, how many of these this one does, and how much faster."""
+    proved = [row for row in rows if row.times_faster is not None]
+    text = f"{engine.value} proves {len(proved)} of {len(rows)}"
+    if not proved:
+        return text
+    ours = sum(row.status is Status.OPTIMAL for row in proved)
+    faster = [row.times_faster or 0.0 for row in proved]
+    return (
+        f"{text}; of these {ours} are proved here, {median(faster):.1f} times faster in the median "
+        f"({min(faster):.1f} to {max(faster):.1f})"
+    )
+
+
+def _reference_cells(row: BenchRow) -> tuple[str, str, str]:
+    other = row.reference
+    if other is None or other.error is not None:
+        return "", "" if other is None else "failed", ""
+    bound = "none" if other.bound is None else str(other.bound)
+    return bound, f"{other.wall_time_s:.2f}", "" if row.times_faster is None else f"{row.times_faster:.1f}"
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
@@ -202,4 +242,5 @@ def _row_record(row: BenchRow) -> dict[str, Any]:
         "best_known": None if row.known is None else asdict(row.known),
         "best_peer": None if row.peer is None else asdict(row.peer),
         "ratio": row.ratio,
+        "times_faster": row.times_faster,
     }
