@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,10 @@ _WORDS = {
     "literal_error": "must be {expected}",
 }
 """Our words for the library's faults, by its code for them."""
+_LISTS = frozenset(
+    ("stage_of", "routes", "microbatch_times", "input_ready_ticks", "comm_matrix", "bandwidth_matrix", "collectives")
+)
+"""Fields that take no one value for all."""
 
 
 def first_fault(error: ValidationError, known: Collection[str]) -> str:
@@ -42,7 +49,7 @@ def first_fault(error: ValidationError, known: Collection[str]) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
     words = _WORDS.get(fault["type"])
     text = words.format(**fault.get("ctx", {})) if words else fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "tuple_type" and isinstance(fault["input"], int | float | str):
+    if fault["type"] == "tuple_type" and (isinstance(fault["input"], int | float | str) or where in _LISTS):
         text = "must be a list"  # a field that takes one value for all has spread it already
     if fault["type"] in _UNKNOWN:
         ours = error.title == "Instance" or where.startswith("instance.")
@@ -60,14 +67,45 @@ def _near(name: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else "; leave it out"
 
 
+def kind_of(content: object) -> str:
+    """What a parsed file holds, in a word for an error."""
+    if isinstance(content, dict):
+        return "an object"
+    if isinstance(content, list):
+        return "a list"
+    if isinstance(content, str):
+        return "a text"
+    return "nothing" if content is None else "true or false" if isinstance(content, bool) else "a number"
+
+
 def read_document(path: Path) -> Any:
     """The content of a JSON or TOML file (by its suffix; anything but ``.toml`` is JSON).
+
+    A name that stands twice in one object is refused: one of its two values would be lost.
 
     Raises:
         ValueError: The file is missing, a directory, empty, not text, or not well formed.
     """
+    text = _text_of(path)
+    with _named(path):
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        document = json.loads(text, object_pairs_hook=_object)
+        if _MAYBE_HALF.search(text):
+            _refuse_halves(document)
+        return document
+
+
+def read_foreign_document(path: Path) -> Any:
+    """The content of a JSON file of another program: as ``read_document``, but of a name's values the last counts."""
+    text = _text_of(path)
+    with _named(path):
+        return json.loads(text)
+
+
+def _text_of(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text file (byte {error.start}); give JSON or TOML in UTF-8") from None
     except OSError as error:
@@ -75,10 +113,54 @@ def read_document(path: Path) -> Any:
         raise ValueError(f"{path}: {reason}; give the path of a JSON or TOML file") from None
     if not text.strip():
         raise ValueError(f"{path}: the file is empty; give a JSON or TOML file")
+    return text
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What a parser says, in our words and with the file's name."""
+    kind = "TOML" if path.suffix == ".toml" else "JSON"
     try:
-        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        yield
     except RecursionError:
         raise ValueError(f"{path}: nested too deeply to be read; give a plain JSON or TOML file") from None
-    except ValueError as error:  # json.JSONDecodeError and tomllib.TOMLDecodeError are both ValueErrors
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path}: not valid {kind}: {error}") from None
+    except _RefusedError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except ValueError:  # of Python itself, which tells of its own settings
+        most = sys.get_int_max_str_digits()
+        raise ValueError(f"{path}: holds a number of more than {most} digits; write it shorter") from None
+
+
+class _RefusedError(ValueError):
+    """Well formed, but not to be taken."""
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _RefusedError(f"{twice!r} stands twice in one object; leave one out")
+    return content
+
+
+_MAYBE_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape that with its other half makes one character, and alone none."""
+
+
+def _refuse_halves(content: Any) -> None:
+    """Refuse texts that no file and no terminal can hold."""
+    if isinstance(content, dict):
+        content = [*content, *content.values()]
+    if isinstance(content, list):
+        for part in content:
+            _refuse_halves(part)
+    elif isinstance(content, str) and not content.isascii():
+        try:
+            content.encode()
+        except UnicodeEncodeError:
+            raise _RefusedError(
+                f"{content[:40]!r} holds half a character (\\ud800 to \\udfff); write it whole"
+            ) from None

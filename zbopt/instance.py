@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from zbopt.communication import Collective, CommunicationFields
-from zbopt.documents import first_fault, read_document
+from zbopt.documents import first_fault, kind_of, read_document
 from zbopt.kinds import (
     COMPUTE,
     Barrier,
@@ -114,7 +114,9 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
     name: str | None = Field(None, description="Where the problem comes from; no meaning to the solver.")
     stages: int = Field(ge=1, le=MAX_STAGES, strict=True, description="Devices of the pipeline (p).")
     microbatches: int = Field(ge=1, le=MAX_MICROBATCHES, strict=True, description="Microbatches of the step (m).")
-    stage_of: tuple[int, ...] = Field(description="Stage of each virtual stage, in forward order; default linear.")
+    stage_of: tuple[Annotated[int, Field(strict=True)], ...] = Field(
+        description="Stage of each virtual stage, in forward order; default linear."
+    )
     tick: str = Field(
         "unit",
         pattern=r"^(unit|[1-9]\d*(s|ms|us|ns))$",
@@ -164,7 +166,9 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
         stages = data["stages"]
         data.setdefault("stage_of", tuple(range(stages)))
         stage_of = data["stage_of"]
-        if not isinstance(stage_of, (list, tuple)) or any(not isinstance(stage, int) for stage in stage_of):
+        if not isinstance(stage_of, (list, tuple)) or any(
+            not isinstance(stage, int) or isinstance(stage, bool) for stage in stage_of
+        ):
             return data
         data.setdefault("activation", default_shares(stage_of, data.get("routes")))
         data.setdefault("weight_share", 1)
@@ -186,7 +190,7 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
             values = getattr(self, field)
             if values is not None and len(values) != expected:
                 what = counted(expected, "virtual stage" if field in _PER_VIRTUAL_STAGE else "stage")
-                give = "1" if expected == 1 else f"1 or {expected}"
+                give = "1" if expected == 1 else f"1 or {expected}" if values != (None,) else f"{expected}"
                 raise ValueError(f"{field} has {counted(len(values), 'value')} for {what}; give {give}")
         forwards = self.virtual_stages * self.microbatches
         if forwards > MAX_FORWARDS:
@@ -351,7 +355,7 @@ def read_instance(path: Path | str) -> Instance:
     path = Path(path)
     document = read_document(path)
     if not isinstance(document, dict):
-        raise ValueError(f"{path}: holds a {type(document).__name__}, not an instance; give an object with its fields")
+        raise ValueError(f"{path}: holds {kind_of(document)}, not an instance; give an object with its fields")
     try:
         return Instance.model_validate(document)
     except ValidationError as error:

@@ -5,6 +5,7 @@ instance, which is an answer.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from zbopt.cli import run
+from zbopt.instance import Instance, read_instance
 
 SIZE = ["--stages", "4", "--micro", "8"]
 TIME_FORM = "write it as 3, 18.522ms or 10us,12us"
@@ -111,6 +113,10 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int 
         ([*SIZE, "--time-limit", "0"], "time_limit_s = 0: give more than 0 and less than 10 million seconds"),
         ([*SIZE, "--workers", "0"], "workers = 0: give 1 to 1024, or none for all processors"),
         ([*SIZE, "--seed", "-1"], "seed = -1: give 0 to 2147483647"),
+        ([*SIZE, "--forward", "1ms,2"], "some times of forward have a unit; give all times a unit (ms, us), or none"),
+        ([*SIZE, "--backward", "none"], "backward_ticks has 1 value for 4 virtual stages; give 4"),
+        ([*SIZE, "--receive-buffers", "x"], "--receive-buffers: 'x' is not a whole number; write it as 8"),
+        ([*SIZE, "--host-link", "0,a"], "--host-link: 'a' is not a whole number; write it as 8"),
         ([*SIZE, "--zzz"], "No such option: --zzz; see zbopt solve --help"),
         ([*SIZE, "-o", "/no/such/folder/x.json"], "-o /no/such/folder/x.json: there is no directory /no/such/folder; "
          "make it, or give another path"),
@@ -140,6 +146,9 @@ PORTS = {"communication": "link", "transfer_occupies": "port"}
         ({"forward_ticks": 10**12}, "forward_ticks[0] = 1000000000000: must be at most 1000000000"),
         ({"forward_ticks": {}}, "forward_ticks: must be a list, or one value for all"),
         ({"comm_matrix": 3}, "comm_matrix = 3: must be a list"),
+        ({"routes": {}}, "routes: must be a list"),
+        ({"stage_of": [0.0, 1]}, "stage_of[0] = 0.0: must be a whole number"),
+        ({"stage_of": [True, 0]}, "stage_of[0] = True: must be a whole number"),
         ({"forward_ticks": [1, 2, 3]}, "forward_ticks has 3 values for 2 virtual stages; give 1 or 2"),
         ({"comm_ticks": -1}, "comm_ticks = -1: must be at least 0"),
         ({"memory_cap": float("nan")}, "memory_cap[0] = nan: not a finite number; write 2, 1.5 or '3/2'"),
@@ -244,10 +253,11 @@ def test_missing_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         (b'{"stages": 2,', "not valid JSON: Expecting property name enclosed in double quotes: line 1 column 14 "
          "(char 13)"),
         (b"[" * 100_000, "nested too deeply to be read; give a plain JSON or TOML file"),
-        (b"9" * 5000, "not valid JSON: Exceeds the limit (4300 digits) for integer string conversion: value has 5000 "
-         "digits; use sys.set_int_max_str_digits() to increase the limit"),
+        (b"9" * 5000, "holds a number of more than 4300 digits; write it shorter"),
+        (b'{"a": {"stages": 2, "name": "x", "stages": 3}}', "'stages' stands twice in one object; leave one out"),
+        (b'{"stages": 2, "name": ["\\ud83d"]}', r"'\ud83d' holds half a character (\ud800 to \udfff); write it whole"),
     ],
-    ids=["empty", "binary", "broken", "deep", "huge"],
+    ids=["empty", "binary", "broken", "deep", "huge", "twice", "half"],
 )  # fmt: skip
 def test_wrong_files(
     command: str, content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -256,6 +266,40 @@ def test_wrong_files(
     path = tmp_path / "file.json"
     path.write_bytes(content)
     assert refused([command, str(path)], capsys) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("suffix", [".json", ".toml"])
+def test_bug_files_of_other_editors(suffix: str, mark: str, ending: str, tmp_path: Path) -> None:
+    """A mark of the encoding in front was 'Unexpected UTF-8 BOM (decode using utf-8-sig)'; line ends are any."""
+    lines = [f"{name} = {value}" for name, value in INSTANCE.items()]
+    path = tmp_path / f"instance{suffix}"
+    text = json.dumps(INSTANCE, indent=1) if suffix == ".json" else "\n".join(lines)
+    path.write_bytes((mark + text.replace("\n", ending)).encode())
+    assert read_instance(path) == Instance.model_validate(INSTANCE)
+
+
+def test_bug_texts_that_command_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name in a file was printed as it is, with whatever it told the terminal to do."""
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps(INSTANCE | {"name": "a\x1b[31mb\x9b", "barrier": "global\x1b"}))
+    assert run(["solve", str(path)]) == 2
+    path.write_text(json.dumps(INSTANCE | {"name": "a\x1b[31mb\x9b \N{GRINNING FACE}"}))
+    assert run(["solve", str(path)]) == 0
+    printed = capsys.readouterr()
+    assert "microbatches (a\\x1b[31mb\\x9b \N{GRINNING FACE})\n" in printed.out
+    assert "\x1b" not in printed.out + printed.err
+
+
+def test_bug_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file whose name is not UTF-8 ended in 'codec can't encode character', without the file's name."""
+    path = tmp_path / os.fsdecode(b"s\xff.json")
+    assert run(["solve", *SIZE, "-o", str(path)]) == 0
+    assert run(["report", str(path), "-o", str(tmp_path / "page.html")]) == 0
+    assert run(["validate", str(path)]) == 0
+    assert "s\\udcff.json: valid\n" in capsys.readouterr().out
+    assert "s\\udcff.json" in (tmp_path / "page.html").read_text()
 
 
 def test_list_instead_of_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -270,6 +271,44 @@ def test_sets_that_are_none(folder: Path) -> None:
         instance_files(Path("nowhere"))
     with pytest.raises(ValueError, match=r"holds no instance file that matches 'q\*'; give another set or --match"):
         instance_files(folder, "q*")
+
+
+def test_bug_two_runs_at_once(folder: Path, solver: Solver) -> None:
+    """A second run into the same results emptied them under the first one; it is refused, and the rows stay."""
+    results = folder / "results.jsonl"
+    said: list[str] = []
+
+    def again(row: BenchRow) -> None:
+        with pytest.raises(ValueError, match=r"another bench writes into it; .* --results another file") as refused:
+            bench_set(folder, LIMITS, results=results)
+        said.append(str(refused.value))
+
+    rows = bench_set(folder, LIMITS, results=results, on_row=again)
+    assert len(said) == 3
+    assert [json.loads(line)["instance"] for line in results.read_text().splitlines()] == [r.instance for r in rows]
+    assert bench_set(folder, LIMITS, results=results, resume=True) == rows
+    assert len(solver.asked) == 3
+
+
+def test_bug_two_updates_at_once(folder: Path) -> None:
+    """Both read, both wrote, and the improvements of one were lost: the second one waits now."""
+    with ThreadPoolExecutor(4) as pool:
+        rows = [row(instance=f"m{m}") for m in range(40)]
+        list(pool.map(lambda r: update_best_known(folder, [r], TODAY), rows))
+    assert len(read_best_known(folder)) == 40
+
+
+def test_bug_two_files_of_one_name(folder: Path) -> None:
+    """Rows go by the name without its suffix: --resume took one for the other."""
+    (folder / "m4.toml").write_text("")
+    with pytest.raises(ValueError, match=r"m4.json and m4.toml have one name in a set; rename one of them"):
+        instance_files(folder)
+
+
+def test_results_that_cannot_be_written(folder: Path) -> None:
+    """Said before the first instance, with the way out."""
+    with pytest.raises(ValueError, match=r"no such file or directory; give --results a file that may be written"):
+        bench_set(folder, LIMITS, results=folder / "none" / "results.jsonl")
 
 
 def test_command_prints_a_table(folder: Path, solver: Solver, capsys: pytest.CaptureFixture[str]) -> None:

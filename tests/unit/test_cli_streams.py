@@ -6,13 +6,18 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from zbopt import read_schedule
-from zbopt.cli import INTERRUPTED, run
+from zbopt import read_schedule, solve
+from zbopt.cli import INTERRUPTED, ctrl_c, run
 from zbopt.cli import solve as solve_module
+from zbopt.instance import Instance
+from zbopt.result import Result
+from zbopt.schedule import Schedule, write_schedule
 from zbopt.validator import validate
 
 ZBOPT = [sys.executable, "-m", "zbopt"]
@@ -33,6 +38,17 @@ def in_shell(redirection: str, *arguments: str) -> subprocess.CompletedProcess[s
 def test_reader_that_goes_away(arguments: list[str]) -> None:
     """``zbopt solve | head -1``: nothing is said about what nobody reads, and the exit code is 0."""
     program = subprocess.Popen([*ZBOPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert program.stdout is not None
+    program.stdout.close()
+    assert program.wait() == 0
+    assert program.stderr is not None
+    assert program.stderr.read() == b""
+    program.stderr.close()
+
+
+def test_bug_reader_of_the_help_that_goes_away() -> None:
+    """``zbopt solve --help | head -0`` ended with 1, which is the code of an infeasible instance."""
+    program = subprocess.Popen([*ZBOPT, "solve", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert program.stdout is not None
     program.stdout.close()
     assert program.wait() == 0
@@ -93,6 +109,53 @@ def test_ctrl_c_keeps_the_best_schedule(tmp_path: Path) -> None:
     assert "answer: feasible, interrupted: the best schedule so far" in printed
     schedule = read_schedule(path)
     assert validate(schedule.instance, schedule).valid
+
+
+def press() -> None:
+    """Ctrl-C, which a terminal sends as a signal."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_bug_pressed_twice(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C just after the one that ended the search threw the schedule away, with exit code 130."""
+
+    def search(*given: object, **also: object) -> Result:
+        with suppress(KeyboardInterrupt):
+            press()
+        press()
+        return replace(solve(Instance.uniform(stages=2, microbatches=2)), interrupted=True)
+
+    monkeypatch.setattr(solve_module, "solve", search)
+    before = signal.getsignal(signal.SIGINT)
+    assert run(["solve", "--stages", "2", "--micro", "2"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "zbopt: interrupted: best schedule so far\n"
+    assert "makespan            7 ticks\n" in printed.out
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_bug_pressed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the schedule was written left half a file, and 'interrupted before there was a result'."""
+
+    def write(schedule: Schedule, path: Path) -> None:
+        press()
+        write_schedule(schedule, path)
+
+    monkeypatch.setattr(solve_module, "write_schedule", write)
+    assert run([*EASY, "-o", str(tmp_path / "schedule.json")]) == 0
+    assert read_schedule(tmp_path / "schedule.json").provenance.value == 27
+
+
+def test_pressed_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes on after the first press can be ended by a later one."""
+    times = iter((10.0, 10.9, 12.0))
+    monkeypatch.setattr(ctrl_c.time, "monotonic", lambda: next(times))
+    with ctrl_c.pressed_once():
+        with pytest.raises(KeyboardInterrupt):
+            press()
+        press()
+        with pytest.raises(KeyboardInterrupt):
+            press()
 
 
 INTERRUPT_AT = """

@@ -184,6 +184,12 @@ def test_command_writes_each_format(
     assert picture.read_bytes() == first
 
 
+def test_bug_help_names_the_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help said "Needs zbopt.": the rest of the name was taken for markup."""
+    assert run(["plot", "--help"]) == 0
+    assert "Needs zbopt[plot]." in capsys.readouterr().out
+
+
 def test_refused_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A suffix that is no picture's, a width out of range, matplotlib missing: each one line with the way out."""
     file = tmp_path / "schedule.json"

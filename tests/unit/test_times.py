@@ -60,7 +60,7 @@ def test_no_tick_is_finer_than_a_nanosecond() -> None:
         ("1e3", "forward = '1e3': not a time; write it as 3, 18.522ms or 10us,12us"),
         ("3,", "forward = '': not a time; write it as 3, 18.522ms or 10us,12us"),
         ("1h", "forward = '1h': unit 'h' is unknown; use s, ms, us or ns"),
-        ("1ms,2", "forward has a unit of time and forward has none; give all times a unit (ms, us), or none"),
+        ("1ms,2", "some times of forward have a unit; give all times a unit (ms, us), or none"),
         (
             "1.5",
             "forward = '1.5': a time without a unit counts whole ticks; give all times a unit (1.5ms), or scale them "

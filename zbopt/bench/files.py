@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zbopt.bench.locks import one_by_one
 from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
 from zbopt.instance import Objective
 from zbopt.portfolio import Limits
@@ -31,7 +33,7 @@ def instance_files(folder: Path, match: str = "*") -> list[Path]:
     """The instance files of a set, numbers in their names by size.
 
     Raises:
-        ValueError: There is no such folder, or no instance in it whose name matches.
+        ValueError: There is no such folder, no instance in it whose name matches, or two of one name.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such directory; give a set of instances such as instances/unit")
@@ -39,7 +41,11 @@ def instance_files(folder: Path, match: str = "*") -> list[Path]:
     files = [file for file in files if Path(file.stem).match(match)]
     if not files:
         raise ValueError(f"{folder}: holds no instance file that matches {match!r}; give another set or --match")
-    return sorted(files, key=lambda file: _by_size(file.stem))
+    files.sort(key=lambda file: (_by_size(file.stem), file.suffix))
+    for one, other in pairwise(files):
+        if one.stem == other.stem:
+            raise ValueError(f"{folder}: {one.name} and {other.name} have one name in a set; rename one of them")
+    return files
 
 
 def _by_size(name: str) -> list[tuple[int, str]]:
@@ -100,8 +106,14 @@ def _read_table(path: Path, columns: Iterable[str], read: Callable[[Mapping[str,
 def update_best_known(folder: Path, rows: Iterable[BenchRow], today: date) -> list[Key]:
     """Write into best_known.csv what ``rows`` improve, value and bound apart; the keys of what was improved.
 
-    Rows with an error change nothing. The file is replaced in one step, so that no crash leaves half of it.
+    Rows with an error change nothing. The file is replaced in one step, so that no crash leaves half of it, and by one
+    run at a time.
     """
+    with one_by_one(folder):
+        return _update_best_known(folder, rows, today)
+
+
+def _update_best_known(folder: Path, rows: Iterable[BenchRow], today: date) -> list[Key]:
     known = read_best_known(folder)
     improved = []
     for row in rows:

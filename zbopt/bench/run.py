@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from zbopt.bench.files import append_result, asked_of, instance_files, read_best_known, read_peers, read_results
+from zbopt.bench.locks import alone
 from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
 from zbopt.instance import Instance, Objective, read_instance
 from zbopt.portfolio import Limits, solve
@@ -46,29 +48,30 @@ def bench_set(
         on_progress: Told the instance's name and the state of its search.
 
     Raises:
-        ValueError: The folder holds no such instance, a file beside them cannot be read, or an engine that is to be
-            compared is the same or cannot keep the limits.
+        ValueError: The folder holds no such instance, a file beside them cannot be read, another run writes into
+            ``results``, or an engine that is to be compared is the same or cannot keep the limits.
     """
     other = None if against is None else _limits_of(against, limits)
     files = instance_files(folder, match)
     known, peers = read_best_known(folder), read_peers(folder)
     asked = asked_of(limits, against)
-    done = read_results(results, asked) if results is not None and resume else {}
-    if results is not None and not resume:
-        results.write_text("", encoding="utf-8")
     rows: list[BenchRow] = []
-    try:
-        for file in files:
-            task = _Task(file, objective, limits, other, partial(on_progress, file.stem))
-            row = _beside(task.row(done), known, peers)
-            if results is not None and row.key not in done:
-                append_result(results, row, asked)
-            rows.append(row)
-            on_row(row)
-            if row.interrupted:
-                break
-    except KeyboardInterrupt:
-        log.info("interrupted between two instances")
+    with nullcontext() if results is None else alone(results):
+        done = read_results(results, asked) if results is not None and resume else {}
+        if results is not None and not resume:
+            results.write_text("", encoding="utf-8")
+        try:
+            for file in files:
+                task = _Task(file, objective, limits, other, partial(on_progress, file.stem))
+                row = _beside(task.row(done), known, peers)
+                if results is not None and row.key not in done:
+                    append_result(results, row, asked)
+                rows.append(row)
+                on_row(row)
+                if row.interrupted:
+                    break
+        except KeyboardInterrupt:
+            log.info("interrupted between two instances")
     return rows
 
 

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from zbopt.cli import out
+from zbopt.cli.ctrl_c import pressed_once
 from zbopt.schedule import versions
 
 WRONG_CALL = 2
@@ -92,10 +93,14 @@ def run(arguments: Sequence[str], loaded: Callable[[], None] = lambda: None) -> 
     try:
         command = typer.main.get_command(app_of(verbs))
         loaded()
-        code = command.main(list(arguments), prog_name="zbopt", standalone_mode=False)
+        with pressed_once():
+            code = command.main(list(arguments), prog_name="zbopt", standalone_mode=False)
         if code != INTERRUPTED:  # which is what typer makes of a KeyboardInterrupt
             return int(code or 0)
         raise KeyboardInterrupt
+    except SystemExit:  # what typer makes of a reader of the help that has gone away: no fault, as for a page
+        out.abandon_stdout()
+        return 0
     except (KeyboardInterrupt, typer.Abort):
         out.say("zbopt: interrupted before there was a result")
         return INTERRUPTED

@@ -13,10 +13,12 @@ import typer
 from zbopt.causes import explain
 from zbopt.cli import out
 from zbopt.cli.check import INVALID
+from zbopt.cli.ctrl_c import ignored
 from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text, sums_record
 from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags
 from zbopt.cli.formats import Format, read_text, refuse_flags, require_other
 from zbopt.cli.solve import INFEASIBLE, search_for
+from zbopt.documents import read_foreign_document
 from zbopt.flag_records import takes
 from zbopt.formats.chrome_trace import from_chrome_trace, is_ours
 from zbopt.formats.jaxpp import from_jaxpp
@@ -108,7 +110,8 @@ def import_command(
     costs = None if instance is None else read_instance(instance)
     imported = _imported(files, source, costs)
     if output is not None:
-        write_schedule(imported.schedule, output)
+        with ignored():
+            write_schedule(imported.schedule, output)
     if imported.valid and explained:
         return _explained(imported, search, better, output, json)
     return _show(imported, None, output, json)
@@ -122,7 +125,8 @@ def _explained(imported: Imported, search: SearchFlags, better: Path | None, out
         out.say(f"zbopt: {'infeasible: ' + str(result.infeasible) if result.infeasible else 'no schedule was found'}")
         return INFEASIBLE
     if better is not None:
-        write_schedule(result.schedule, better)
+        with ignored():
+            write_schedule(result.schedule, better)
     return _show(imported, distance_of(imported.schedule, result), output, json)
 
 
@@ -182,7 +186,7 @@ def _timed(files: list[Path], order: Order, instance: Instance, source: Format) 
 
 def _imported_trace(files: list[Path], instance: Instance | None) -> Imported:
     """A trace of ours as it was written, one of torch.profiler as it ran; with an instance the order, timed anew."""
-    documents = {str(file): read_document(file) for file in files}
+    documents = {str(file): read_foreign_document(file) for file in files}
     ours = next((name for name, document in documents.items() if is_ours(document)), None)
     if ours is not None and len(files) > 1:
         raise ValueError(f"{ours}: holds all stages; give it alone")

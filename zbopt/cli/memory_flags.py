@@ -202,14 +202,16 @@ def memory_fields(flags: MemoryFlags) -> dict[str, object]:
     if flags.memory_unit is not None:
         fields["memory_unit"] = flags.memory_unit
     if flags.receive_buffers is not None:
-        fields["receive_buffers"] = "all" if flags.receive_buffers == "all" else _whole(flags.receive_buffers)
+        fields["receive_buffers"] = (
+            "all" if flags.receive_buffers == "all" else _whole("--receive-buffers", flags.receive_buffers)
+        )
     if flags.host_link is not None:
-        fields["host_link"] = [_whole(part) for part in flags.host_link.split(",")]
+        fields["host_link"] = [_whole("--host-link", part) for part in flags.host_link.split(",")]
     return fields
 
 
-def _whole(text: str) -> int:
-    """A whole number inside a flag's text.
+def _whole(flag: str, text: str) -> int:
+    """A whole number inside the text of ``flag``.
 
     Raises:
         ValueError: It is none.
@@ -217,4 +219,4 @@ def _whole(text: str) -> int:
     try:
         return whole(text)
     except typer.BadParameter as error:
-        raise ValueError(error.message) from None
+        raise ValueError(f"{flag}: {error.message}") from None

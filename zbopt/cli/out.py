@@ -55,6 +55,7 @@ def page(lines: Iterable[str | Text]) -> None:
     console = _console()
     try:
         for line in lines:
+            line = shown(line) if isinstance(line, str) else line
             console.print(line, crop=False, overflow="ignore", markup=False)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -64,7 +65,7 @@ def page(lines: Iterable[str | Text]) -> None:
 def _write(lines: Iterable[str]) -> None:
     try:
         for line in lines:
-            sys.stdout.write(_encodable(line) + "\n")
+            sys.stdout.write(_encodable(line, sys.stdout.encoding) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         abandon_stdout()
@@ -90,13 +91,20 @@ def say(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    shown = " ".join(text.split())
-    encoding = sys.stderr.encoding or "ascii"
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
+    return _encodable(" ".join(text.split()), sys.stderr.encoding)
 
 
-def _encodable(text: str) -> str:
-    encoding = sys.stdout.encoding or "ascii"
-    return text.replace("·", ".").encode(encoding, "backslashreplace").decode(encoding) if (
-        encoding.lower().replace("-", "") != "utf8"
-    ) else text  # fmt: skip
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""What a terminal would take for a command, as text."""
+
+
+def shown(text: str) -> str:
+    """``text``, which may come from a file, as a terminal can show it: no commands, no halves of characters."""
+    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _encodable(text: str, encoding: str | None) -> str:
+    encoding = encoding or "ascii"
+    if encoding.lower().replace("-", "") != "utf8":
+        text = text.replace("·", ".").encode(encoding, "backslashreplace").decode(encoding)
+    return shown(text)

@@ -27,7 +27,7 @@ WidthFlag = Annotated[float, typer.Option("--width", metavar="INCHES", help="Wid
 def plot_command(
     file: FileArgument, output: PictureFlag, begin: FromFlag = None, end: ToFlag = None, width: WidthFlag = 7.2
 ) -> int:
-    """Draw a schedule as a picture for a paper. Needs zbopt[plot].
+    r"""Draw a schedule as a picture for a paper. Needs zbopt\[plot].
 
     Example: zbopt plot schedule.json -o gantt.svg
 
@@ -64,4 +64,6 @@ def report_command(files: FilesArgument, output: PageFlag) -> int:
 
 def _entry(checked: Checked) -> Entry:
     bound = best_known(checked.schedule) if checked.valid else None
-    return Entry(name=str(checked.file), schedule=checked.schedule, violations=checked.violations, bound=bound)
+    return Entry(
+        name=out.shown(str(checked.file)), schedule=checked.schedule, violations=checked.violations, bound=bound
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
+from zbopt.cli.ctrl_c import ignored
 from zbopt.cli.flags import EngineFlag, JsonFlag, OutputFlag, ProblemFlags, SearchFlags
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
@@ -50,14 +51,15 @@ def solve_command(
     results = search_each(asked_for, search, engine)
     best = best_of(results)
     result, problem_of_it = results[best], asked_for[best]
-    written = None if output is None else _write(result, output)
     if result.interrupted:
         out.say(f"zbopt: interrupted: {'no schedule yet' if result.schedule is None else 'best schedule so far'}")
-    if json:
-        out.record(solve_record(result) if len(results) == 1 else placements_record(results))
-    else:
-        shown = solve_page(problem_of_it, result, output if written else None)
-        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results, out.width())])
+    with ignored():
+        written = None if output is None else _write(result, output)
+        if json:
+            out.record(solve_record(result) if len(results) == 1 else placements_record(results))
+        else:
+            shown = solve_page(problem_of_it, result, output if written else None)
+            out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results, out.width())])
     if result.infeasible is not None:
         out.say(f"zbopt: infeasible: {result.infeasible}" + (f"; {output} was not written" if output else ""))
         return INFEASIBLE

@@ -92,7 +92,10 @@ def _has_units(given: list[tuple[str, _Written]]) -> bool:
     bare = next((field for field, time in given if not time.unit), None)
     timed = next((field for field, time in given if time.unit), None)
     if bare is not None and timed is not None:
-        raise ValueError(f"{timed} has a unit of time and {bare} has none; give all times a unit (ms, us), or none")
+        some = (
+            f"{timed} has a unit of time and {bare} has none" if timed != bare else f"some times of {timed} have a unit"
+        )
+        raise ValueError(f"{some}; give all times a unit (ms, us), or none")
     return timed is not None
 
 
