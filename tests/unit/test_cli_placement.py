@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from zbopt.cli import run
+from zbopt.cli.cutting import CUT_AMOUNTS, CUT_TICKS, HELD, RATES, SPREAD, STAGE_TICKS, WHOLE_TICKS
 from zbopt.cli.flags import ProblemFlags
 from zbopt.cli.problem import placed_problems, problem_of
 from zbopt.instance import Instance
@@ -65,8 +67,8 @@ def test_an_activation_is_its_share_of_a_stage() -> None:
         ("--overlapped 5", "overlapped_ticks is given but fused_backward_ticks is not; one op runs an F and a BW"),
         ("--overlapped 2 --fused-backward 3", "overlapped_ticks[0] = 2 is below the 3 of an op of its own on virtual"),
         ("--placement auto --virtual 1", "--virtual 1 with --placement auto: give the slices of interleaved, 2 or"),
-        ("--placement auto --forward 1,2", "--forward: 2 times with --placement auto; give 1, or 1 a stage (3)"),
-        ("--placement auto --backward none,1,1", "--backward: 'none' with --placement auto: later slices of the"),
+        ("--placement auto --forward 1,2", "forward_ticks has 2 values for 3 virtual stages; give 1 or 3"),
+        ("--placement auto --backward none,1,1", "backward_ticks[0] is null: with --placement auto later slices of"),
         ("--placement auto --comm 1,2", "--comm: 2 times; give one, it holds for every transfer"),
     ],
 )
@@ -127,12 +129,101 @@ def test_auto_says_which_is_best_and_by_how_much(tmp_path: Path, capsys: pytest.
     assert "v: optimum" in shown
 
 
-def test_auto_beside_a_file_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was said that --stages is missing, though the file gives it."""
-    file = tmp_path / "step.toml"
-    file.write_text("stages = 2\nmicrobatches = 2\nforward_ticks = 1\nbackward_ticks = 1\nweight_ticks = 1\n")
+LINEAR = {
+    "stages": 2,
+    "microbatches": 4,
+    "forward_ticks": [3, 4],
+    "backward_ticks": [5, 6],
+    "weight_ticks": 2,
+    "comm_ticks": 1,
+    "activation": [8, 6],
+    "memory_cap": 40,
+    "parameters": [10, 6],
+    "boundary": 2,
+    "bandwidth": 2,
+}
+
+
+def placed(fields: dict[str, object], folder: Path) -> dict[str, Instance]:
+    """The candidates of ``--placement auto`` beside a file of these fields."""
+    file = folder / "step.json"
+    file.write_text(json.dumps(fields))
+    return {name: p.instance for name, p in placed_problems(ProblemFlags(instance=file, placement="auto")).items()}
+
+
+def test_auto_beside_a_file(tmp_path: Path) -> None:
+    """A linear pipeline's file says the same as flags, which was refused."""
+    names = {"forward_ticks": "forward", "backward_ticks": "backward", "weight_ticks": "weight", "comm_ticks": "comm"}
+    names |= {"memory_cap": "mem_limit", "microbatches": "micro"}
+    flags: dict[str, object] = {"placement": "auto", "stages": 2, "micro": 4}
+    for field in set(LINEAR) - {"stages", "microbatches"}:
+        value = LINEAR[field]
+        flags[names.get(field, field)] = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    by_flags = placed_problems(ProblemFlags(**flags))  # type: ignore[arg-type]
+    assert placed(LINEAR, tmp_path) == {name: p.instance for name, p in by_flags.items()}
+
+
+def test_bug_auto_left_memory_whole(tmp_path: Path) -> None:
+    """Slices held as much as their part, so that V ran twice the model; links of half ticks carried as much a tick.
+
+    Halves of 8 and 6; parts 0 and 1 of 10 and 6 in halves: stage 0 of V holds the first of 0 and the last of 1, 5 + 3,
+    and of two replicas a whole 10 and a whole 6. Boundary 2 at bandwidth 2 and latency 1 takes 2 ticks, 4 half ticks.
+    """
+    linear, interleaved, v, both = placed(LINEAR, tmp_path).values()
+    assert (linear.activation, linear.parameters) == ((8, 6), (10, 6))
+    assert interleaved.activation == v.activation == (4, 4, 3, 3)
+    assert interleaved.parameters == v.parameters == (8, 8)
+    assert (both.activation, both.parameters) == ((8, 6, 8, 6), (16, 16))
+    assert {i.memory_cap for i in (linear, v, both)} == {(40, 40)}
+    assert {i.lag_ticks(0, 1) for i in (linear, interleaved, v, both)} == {4}
+
+
+def test_auto_keeps_rounding_and_single_times(tmp_path: Path) -> None:
+    """A tick of 3 ns has no whole half: F of 3 becomes 2 in V, 1/2 a tick more. Microbatch 1 takes its own times."""
+    own = {"microbatches": [1], "forward_ticks": [7, 8]}
+    found = placed(LINEAR | {"tick": "3ns", "rounding_ticks": "1/2", "microbatch_times": [own]}, tmp_path)
+    v = found["v"]
+    assert (v.tick, v.forward_ticks, v.rounding_ticks) == ("3ns", (2, 2, 2, 2), Fraction(3, 4))
+    assert [v.ticks_of(slice_, 1).forward for slice_ in range(4)] == [4, 4, 4, 4]
+    assert placed(LINEAR | {"tick": "1us"}, tmp_path)["v"].tick == "500ns"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"stage_of": [1, 0]},
+            "stage_of: --placement auto cuts the parts of a linear pipeline, one virtual",
+        ),
+        (
+            {
+                "communication": "link",
+                "transfer_occupies": "port",
+                "collectives": [{"kind": "F", "start": 0, "ticks": 1}],
+            },
+            "collectives: --placement auto cannot cut the op around them; solve a file of each placement",
+        ),
+    ],
+)
+def test_files_that_auto_refuses(
+    change: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line with the file, the field and the way out."""
+    file = tmp_path / "step.json"
+    file.write_text(json.dumps(LINEAR | change))
     assert run(["solve", str(file), "--placement", "auto"]) == 2
-    assert f"--placement auto beside {file}: the file says the placement" in capsys.readouterr().err
+    assert f"zbopt: {file}: {message}" in capsys.readouterr().err
+
+
+def test_auto_knows_every_field() -> None:
+    """Each field of an instance is cut in one way, or is no matter of placements; a new one too."""
+    groups = (CUT_TICKS, WHOLE_TICKS, STAGE_TICKS, RATES, CUT_AMOUNTS, SPREAD, HELD)
+    same = {"schema_version", "name", "stages", "microbatches", "memory_cap", "memory_unit", "workspace", "reserve"}
+    same |= {"objective", "barrier", "iterations", "communication", "transfer_occupies", "stages_per_node", "host_link"}
+    same |= {"receive_buffers", "reduction_occupies"}
+    by_hand = {"stage_of", "routes", "microbatch_times", "tick", "rounding_ticks", "collectives"}
+    known = [*same, *by_hand, *(name for group in groups for name in group)]
+    assert sorted(known) == sorted(Instance.model_fields)
 
 
 @pytest.mark.parametrize(

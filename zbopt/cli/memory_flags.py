@@ -30,7 +30,7 @@ class MemoryFlags(StepFlags):
         str | None,
         _memory(
             "--activation",
-            "Memory of one live activation, by virtual stage. Sets activation.",
+            "Memory of one live activation, by virtual stage; with --placement auto of a whole stage. Sets activation.",
             "one a stage, shared by its virtual stages",
             "AMOUNT[,...]",
         ),

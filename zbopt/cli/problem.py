@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any
 
 from pydantic import ValidationError
 
+from zbopt.cli.cutting import cut_fields, finest, require_cuttable
 from zbopt.cli.flags import BarrierFlag, ProblemFlags
 from zbopt.cli.memory_flags import MEMORY_TIMES, memory_fields
-from zbopt.cli.placements import BIDIRECTIONAL, Candidate, Cut, candidates, spread, stage_of_flags
+from zbopt.cli.placements import BIDIRECTIONAL, Candidate, candidates, stage_of_flags
 from zbopt.cli.step_flags import SINGLE_TIMES, STEP_TIMES, step_fields
 from zbopt.costs.runtimes import run_by
-from zbopt.costs.times import Times, parse_times
+from zbopt.costs.times import Times, parse_times, tick_name, tick_ns
 from zbopt.instance import Instance, first_error, read_instance
 from zbopt.report.words import runs_text
 from zbopt.routes import bidirectional
@@ -77,30 +79,28 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
     """The problem under each candidate of ``--placement auto``, by the placement's name.
 
     Raises:
-        ValueError: As ``problem_of`` does, or a flag does not go with ``auto``.
+        ValueError: As ``problem_of`` does, or the pipeline cannot be cut into slices.
     """
-    if flags.instance is not None:
-        raise ValueError(
-            f"--placement auto beside {flags.instance}: the file says the placement; give the pipeline by flags, with "
-            "times of whole stages, or solve a file of each placement"
-        )
-    _require_size(flags)
-    assert flags.stages is not None
-    tried = [c for c in candidates(flags) if c.name != BIDIRECTIONAL or _two_ways(flags)]
-    cut = Cut.of(_times(flags), flags.tick, flags.stages, [candidate.slices for candidate in tried])
-    for flag in _SINGLE:
-        if flag in cut.times.ticks:
-            _one(flag, cut.times.ticks[flag])
+    alone = replace(flags, placement=None, virtual=None, runtime=None)
+    whole = problem_of(alone)
+    given = whole.instance
+    try:
+        require_cuttable(given)
+    except ValueError as error:
+        raise ValueError(f"{flags.instance}: {error}" if flags.instance else str(error)) from None
+    tried = [c for c in candidates(given.stages, flags.virtual) if c.name != BIDIRECTIONAL or given.microbatches > 1]
+    finer = finest(given, lcm(*(candidate.slices for candidate in tried)))
+    if flags.instance is None and given.tick != "unit":
+        if finer > 1 and flags.tick is None:  # from the times as written, which may be finer than the tick
+            given = problem_of(replace(alone, tick=tick_name(tick_ns(given.tick) / finer))).instance
+        finer = 1
     problems = {}
     for candidate in tried:
-        fields = {"stages": flags.stages, "microbatches": flags.micro} | cut.fields(candidate, _TIME_FLAGS)
+        fields = dict(cut_fields(given, candidate, finer))
         if candidate.name == BIDIRECTIONAL:
-            fields["routes"] = bidirectional(flags.stages, flags.micro or 0)
-        if flags.weight_share is not None:
-            shares = tuple(part.strip() for part in flags.weight_share.split(","))
-            fields["weight_share"] = _spread(spread(shares, candidate, "weight_share"))
-        problem = Problem(_instance(fields | _asked(flags)), (_cut_note(candidate, cut),))
-        problems[candidate.name] = _as_run(flags, problem)
+            fields["routes"] = bidirectional(given.stages, given.microbatches)
+        note = _cut_note(candidate, finer if given.tick == "unit" else 1)
+        problems[candidate.name] = _as_run(flags, Problem(_instance(fields), (*whole.notes, note)))
     return problems
 
 
@@ -109,11 +109,13 @@ def _two_ways(flags: ProblemFlags) -> bool:
     return (flags.stages or 0) >= 1 and (flags.micro or 0) >= 2
 
 
-def _cut_note(candidate: Candidate, cut: Cut) -> str:
-    note = "the times given are of a whole stage"
+def _cut_note(candidate: Candidate, finer: int) -> str:
+    note = "times and amounts given are of a whole stage"
     if candidate.slices > 1:
         note += f"; its part of the model is cut into {candidate.slices} slices, which take 1/{candidate.slices} each"
-    return note + (f"; 1 tick is 1/{cut.finer} of the unit given" if cut.finer > 1 else "")
+    if candidate.name == BIDIRECTIONAL:
+        note += "; each stage holds parts of two replicas"
+    return note + (f"; 1 tick is 1/{finer} of the unit given" if finer > 1 else "")
 
 
 def _require_size(flags: ProblemFlags) -> None:
