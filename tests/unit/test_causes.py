@@ -10,6 +10,7 @@ from zbopt.causes import Cause, explain
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance, Kind
 from zbopt.metrics import figures
+from zbopt.report.explain import explain_page, explain_record
 from zbopt.schedule import Event, Provenance, Schedule
 
 FUSED = {"backward_ticks": None, "weight_ticks": None, "fused_backward_ticks": 2}
@@ -46,6 +47,43 @@ def test_the_critical_path_of_1f1b_has_no_slack() -> None:
     assert path[0].start == 0
     assert path[-1].end == 33
     assert all(before.end == after.start for before, after in pairwise(path))
+
+
+def test_bug_the_path_of_the_period() -> None:
+    """Two stages, one microbatch, O of 2: stage 0 runs F, waits for F and B below, runs B, W, O and begins anew at 7.
+
+    The path was that of the makespan, to the last O of stage 1 at 15. Before the first op nothing is to be gained.
+    """
+    step = {"barrier": "post_validation", "optimizer_ticks": 2, "iterations": 2, "objective": "period"}
+    times = {"forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}
+    instance = Instance.model_validate({"stages": 2, "microbatches": 1} | times | step)
+    explained = explain(HEURISTICS["list"](instance))
+    assert [e.id for e in explained.critical_path] == [
+        "it0/s0/v0/mb0/F",
+        "it0/s1/v1/mb0/F",
+        "it0/s1/v1/mb0/B",
+        "it0/s0/v0/mb0/B",
+        "it0/s0/v0/mb0/W",
+        "it0/s0/O",
+        "it1/s0/v0/mb0/F",
+    ]
+    page = list(explain_page(explained, 80))
+    assert "critical path of the period, on stage 0 from 0 to 7, 7 events:" in page
+    told = explain_record(explained)
+    assert told["measured"] == {"objective": "period", "stage": 0, "begin": 0, "end": 7}
+    assert Cause.FILL not in {found.idle.cause for found in explained.all_avoidable()}
+
+
+def test_bug_the_path_of_the_largest_span() -> None:
+    """ZB-H2 at unit times: each stage spans its load, 8 (F+B+W) = 24 ticks, stage 0 the first; the makespan is 27."""
+    explained = explain(HEURISTICS["zb-h2"](_instance(objective="max_stage_span")))
+    path = explained.critical_path
+    assert (path[0].start, path[-1].end, path[-1].stage) == (0, 24, 0)
+    assert all(before.end == after.start for before, after in pairwise(path))
+    page = list(explain_page(explained, 80))
+    assert f"critical path of the largest stage span, on stage 0 from 0 to 24, {len(path)} events:" in page
+    whole = explain(HEURISTICS["zb-h2"](_instance()))
+    assert (whole.critical_path[-1].end, whole.measured.stage) == (27, None)
 
 
 def test_a_transfer_is_the_part_after_the_producer_ended() -> None:

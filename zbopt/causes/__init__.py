@@ -13,19 +13,24 @@ from itertools import islice
 from operator import attrgetter
 
 from zbopt.causes.idle import Avoidable, Cause, Idle, Window
+from zbopt.causes.measured import Measured, measured
 from zbopt.causes.room import Room
 from zbopt.causes.waits import Waits
 from zbopt.instance import Kind, Objective
 from zbopt.schedule import Event, Schedule
 
-__all__ = ["Avoidable", "Cause", "Explanation", "Idle", "Window", "explain"]
+__all__ = ["Avoidable", "Cause", "Explanation", "Idle", "Measured", "Window", "explain"]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The critical path, and every idle interval by start and stage. Intervals of a gap with several causes touch."""
+    """The critical path, and every idle interval by start and stage. Intervals of a gap with several causes touch.
+
+    The path is that of what the objective measures, ``measured``: it ends there, and goes back to where that begins.
+    """
 
     schedule: Schedule
+    measured: Measured
     critical_path: tuple[Event, ...]
     idle: tuple[Idle, ...]
     _gaps: _Gaps = field(repr=False, compare=False)
@@ -70,14 +75,14 @@ class Explanation:
         - or the op that came next waits for the gradient of a BW that the instance allows to be split.
 
         Ops are not asked to fit: one that is longer than the interval pushes what follows. That using the interval
-        lowers the objective is not promised. ``fill`` does not count under ``max_stage_span``, ``drain`` never.
+        lowers the objective is not promised. ``fill`` counts under ``makespan`` alone, ``drain`` never.
         """
         return next(self.all_avoidable(), None)
 
     def all_avoidable(self) -> Iterator[Avoidable]:
         """Every such interval, in the same order."""
         skipped = {Cause.DRAIN, Cause.BARRIER, Cause.HELD}
-        if self.schedule.instance.objective is Objective.MAX_STAGE_SPAN:
+        if self.schedule.instance.objective is not Objective.MAKESPAN:
             skipped.add(Cause.FILL)
         for idle in self.idle:
             found = None if idle.cause in skipped else self._gaps.use_of(idle)
@@ -92,7 +97,9 @@ def explain(schedule: Schedule) -> Explanation:
     """
     gaps = _Gaps(schedule)
     idle = sorted(gaps.gaps(), key=lambda gap: (gap.start, gap.stage))
-    return Explanation(schedule, tuple(gaps.waits.critical_path()), tuple(idle), gaps)
+    counts = measured(gaps.waits)
+    path = gaps.waits.critical_path(counts.last, counts.begin)
+    return Explanation(schedule, counts, tuple(path), tuple(idle), gaps)
 
 
 def _sums(intervals: Sequence[Idle]) -> Mapping[Cause, int]:

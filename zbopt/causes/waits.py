@@ -129,19 +129,18 @@ class Waits:
         number = e.iteration * self.instance.microbatches + j
         return times[number] if 0 <= number < len(times) else self.begin
 
-    def critical_path(self) -> list[Event]:
-        """From the first start to the last end: before each event the one that it waited for longest.
+    def critical_path(self, last: Event | None, begin: int) -> list[Event]:
+        """Back from ``last`` until an event starts at ``begin`` or before: the one before each it waited for longest.
 
         That is its last input, or what brought it, or what had its stage, link or port before it; the input where both
         ended it.
         """
-        last = max(self.at.values(), key=lambda e: (e.end, e.kind in COMPUTE, e.start), default=None)
         path: list[Event] = []
         seen: set[int] = set()
         while last is not None and id(last) not in seen:
             path.append(last)
             seen.add(id(last))
-            if last.start <= self.begin:
+            if last.start <= begin:
                 break
             before = self._before_op(last) if last.kind in COMPUTE else self._before_transfer(last)
             last = max(before, key=lambda pair: pair[0], default=(0, None))[1]

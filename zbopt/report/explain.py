@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
-from zbopt.causes import Avoidable, Cause, Explanation, Window
+from zbopt.causes import Avoidable, Cause, Explanation, Measured, Window
 from zbopt.costs.times import time_text
+from zbopt.instance import Objective
 from zbopt.quantities import counted
 from zbopt.report.chart_data import CAUSES
 from zbopt.report.page import lines_of
@@ -27,12 +28,19 @@ def explain_page(explained: Explanation, width: int) -> Iterator[str]:
     inside = "none: some stage ends before another begins" if steady is None else _window_text(steady, tick)
     yield from lines_of([("whole iteration", _window_text(whole, tick)), ("steady window", inside)], width)
     yield ""
-    yield f"critical path, {counted(len(explained.critical_path), 'event')}:"
+    yield f"critical path{_measured_text(explained.measured)}, {counted(len(explained.critical_path), 'event')}:"
     yield from _path(explained.critical_path)
     yield ""
     found = explained.avoidable()
     text = "first avoidable bubble: " + ("none" if found is None else bubble_text(found))
     yield from wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _measured_text(measured: Measured) -> str:
+    if measured.stage is None:
+        return ""
+    what = {Objective.MAX_STAGE_SPAN: "largest stage span", Objective.PERIOD: "period"}[measured.objective]
+    return f" of the {what}, on stage {measured.stage} from {measured.begin} to {measured.end}"
 
 
 def _window_text(window: Window, tick: str) -> str:
@@ -103,6 +111,12 @@ def explain_record(explained: Explanation) -> Record:
             }
             for idle in explained.idle
         ],
+        "measured": {
+            "objective": explained.measured.objective.value,
+            "stage": explained.measured.stage,
+            "begin": explained.measured.begin,
+            "end": explained.measured.end,
+        },
         "critical_path": [{"op": e.id, "start": e.start, "end": e.end} for e in explained.critical_path],
         "first_avoidable_bubble": None
         if found is None
