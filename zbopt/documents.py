@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,9 @@ def first_fault(error: ValidationError, known: Collection[str]) -> str:
     fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
     words = _WORDS.get(fault["type"])
-    text = words.format(**fault.get("ctx", {})) if words else fault["msg"].removeprefix("Value error, ")
+    context = fault.get("ctx", {})
+    words = "must be finite" if context.get("lt") == inf else words
+    text = words.format(**context) if words else fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "tuple_type" and (isinstance(fault["input"], int | float | str) or where in _LISTS):
         text = "must be a list"  # a field that takes one value for all has spread it already
     if fault["type"] in _UNKNOWN:
@@ -164,3 +168,25 @@ def _refuse_halves(content: Any) -> None:
             raise _RefusedError(
                 f"{content[:40]!r} holds half a character (\\ud800 to \\udfff); write it whole"
             ) from None
+
+
+def require_writable(path: Path, *read: Path | None, flag: str = "-o") -> None:
+    """Refuse an output that could not be written, before the work and not after it.
+
+    Args:
+        path: The output.
+        read: Files that the call reads; ``None`` is no file.
+        flag: How the call names the output.
+
+    Raises:
+        ValueError: The path is a directory, lies in none, may not be written, or is one of ``read``.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise ValueError(f"{flag} {path}: is a directory; give the path of a file in it")
+    if not folder.is_dir():
+        raise ValueError(f"{flag} {path}: there is no directory {folder}; make it, or give another path")
+    if path.exists() and any(file is not None and file.exists() and path.samefile(file) for file in read):
+        raise ValueError(f"{flag} {path}: is a file that this call reads; give another path")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(f"{flag} {path}: may not be written; give another path")

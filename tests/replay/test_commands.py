@@ -17,6 +17,7 @@ from zbopt import cli
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Kind, read_instance
 from zbopt.replay import launch
+from zbopt.replay.commands import _json
 from zbopt.replay.launch import ReplayError
 from zbopt.replay.trace import read_trace
 from zbopt.schedule import read_schedule, write_schedule
@@ -63,7 +64,14 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--network", "gpt", "--width", "7"), "width 7 does not divide by 2 heads"),
         (("--network", "wait", "--dtype", "float32"), "dtype float32 cannot carry a time; use float64"),
         (("--microbatch-size", "0"), "microbatch_size = 0: must be at least 1"),
-        (("--damage", "nonsense"), "damage = 'nonsense': "),
+        (("--damage", "nonsense"), "damage = 'nonsense': give missing-w, late-w, "),
+        (("--steps", "0"), "steps = 0: must be at least 1"),
+        (("--learning-rate", "inf"), "learning_rate = inf: must be finite"),
+        (("--timeout", "nan"), "timeout = nan: give seconds, more than 0"),
+        (("--init-seed", "-1"), "seed = -1: must be at least 0"),
+        (("--trace", "nowhere/t.json"), "--trace nowhere/t.json: there is no directory nowhere; make it"),
+        (("--observed", "."), r"--observed .: is a directory; give the path of a file in it"),
+        (("--observed", "a.json", "--trace", "./a.json"), "--observed a.json: --trace writes to it too"),
         (("--resume",), "checkpoints have no folder; give --checkpoint-dir"),
         (("--resume", "--checkpoint-dir", "nowhere"), "nowhere: holds no complete checkpoint; leave --resume out"),
         (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),
@@ -72,6 +80,27 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
 def test_wrong_calls(call: Call, plan: Path, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(Exception, match=message):
         call("replay", plan, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("-o", "nowhere/m.json"), "-o nowhere/m.json: there is no directory nowhere; make it"),
+        (("-o", "m.json", "--micro", 9_999_999), "microbatches = 9999999: must be at most 1000000"),
+        (("-o", "m.json", "--mem-limit", -3), r"memory_cap\[0\] = -3: must be at least 0"),
+        (("-o", "m.json", "--placement", "bidirectional", "--virtual", 2), "--placement bidirectional: choose linear"),
+    ],
+)
+def test_bug_wrong_calls_after_measuring(call: Call, words: tuple[str | int, ...], message: str) -> None:
+    """Each was said after the measurement, or not at all; a cap of 0 was no cap, and two routes were taken for one."""
+    with pytest.raises(ValueError, match=message):
+        call("profile", "--stages", 2, *words)
+
+
+def test_bug_json_of_losses_that_are_no_numbers() -> None:
+    """A loss that overflows was written as NaN, which no JSON parser but Python's takes."""
+    record = {"losses": [[1.5, float("nan")], [float("inf")]], "name": "x", "weights": {"a": -float("inf")}}
+    assert json.loads(_json(record)) == {"losses": [[1.5, None], [None]], "name": "x", "weights": {"a": None}}
 
 
 def test_an_invalid_schedule_is_refused_before_start(call: Call, plan: Path, tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_output_never_replaces_the_instance(tmp_path: Path, capsys: pytest.Captu
     path = tmp_path / "instance.json"
     path.write_text(json.dumps(INSTANCE))
     assert refused(["solve", str(path), "-o", str(path)], capsys) == (
-        f"-o {path}: is the instance itself; give another path"
+        f"-o {path}: is a file that this call reads; give another path"
     )
 
 

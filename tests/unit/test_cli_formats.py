@@ -144,6 +144,10 @@ def test_a_profile_is_observed_not_judged(tmp_path: Path, capsys: pytest.Capture
         (["import", "TABLE", "--from", "megatron-layout", "--stages", "2"], "character 0 of the layout"),
         (["import", "TABLE", "--from", "jaxpp"], "table.csv: not valid JSON"),
         (["import", "TABLE", "--from", "torch-csv", "-o", "TABLE"], "is a file that this call reads"),
+        (
+            ["import", "TABLE", "--from", "torch-csv", "--explain", "-o", "a.json", "--better", "./a.json"],
+            "--better a.json: -o writes to it too; give another path",
+        ),
         (["export", "TABLE", "--to", "torch-csv"], "table.csv: not valid JSON"),
         (["export", "SCHEDULE", "--to", "jaxpp", "--comms"], "--comms goes with torch-csv only"),
         (["export", "SCHEDULE", "--to", "torch-csv", "--layers", "8"], "--layers goes with megatron-layout only"),

@@ -182,6 +182,21 @@ def test_interrupt_while_loading(module: str) -> None:
     assert done.stderr == "zbopt: interrupted before there was a result\n"
 
 
+AT_EXIT = """
+import atexit, os, signal
+from zbopt.__main__ import main
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+main()
+"""
+
+
+def test_bug_pressed_after_the_result() -> None:
+    """Ctrl-C as Python goes down, with all printed: it was a traceback, or the exit code of a killed process."""
+    done = subprocess.run([sys.executable, "-c", AT_EXIT, *EASY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "makespan            27 ticks\n" in done.stdout
+
+
 def on_terminal(arguments: list[str], interrupt_at: tuple[bytes, int] | None = None, **environment: str) -> str:
     """What a terminal gets to see; with Ctrl-C as soon as it has shown a text a number of times."""
     ours, theirs = pty.openpty()

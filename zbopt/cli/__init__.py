@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -81,6 +82,7 @@ def main(loaded: Callable[[], None] = lambda: None) -> None:
     gc.freeze()  # what the imports made stays
     gc.set_threshold(100_000)  # a schedule is many small objects, and hardly any garbage
     code = run(sys.argv[1:], loaded)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: as Python goes down, Ctrl-C would still kill it
     if not stdout_open and code != WRONG_CALL:
         out.say("zbopt: standard output is closed, so the result went nowhere; open it, or use -o")
         code = WRONG_CALL

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, read_checked
-from zbopt.cli.formats import Format, refuse_flags, require_other
+from zbopt.cli.formats import Format, refuse_flags
+from zbopt.documents import require_writable
 from zbopt.formats.chrome_trace import to_chrome_trace
 from zbopt.formats.jaxpp import to_jaxpp
 from zbopt.formats.megatron_layout import SCHEMA, Layers, layers_from_document, spread, write_layout
@@ -66,7 +67,7 @@ def export_command(
     """
     refuse_flags(to, {"--comms": comms, "--layers": layers is not None}, _FLAGS)
     if output is not None:
-        require_other(output, file)
+        require_writable(output, file)
     if to is Format.MEGATRON_LAYOUT:
         text = write_layout(_layers(file, layers)) + "\n"
     else:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from pathlib import Path
 
-from zbopt.cli.solve import require_writable
-
 
 class Format(StrEnum):
     """Values of ``--to`` and ``--from``."""
@@ -32,17 +30,6 @@ def refuse_flags(chosen: Format, given: dict[str, bool], allowed: dict[str, Form
     for flag, is_given in given.items():
         if is_given and chosen is not allowed[flag]:
             raise ValueError(f"{flag} goes with {allowed[flag].value} only; leave it out for {chosen.value}")
-
-
-def require_other(path: Path, *read: Path | None) -> None:
-    """Refuse an output that could not be written, or that would overwrite what the call reads.
-
-    Raises:
-        ValueError: The path is one of ``read``, a directory, lies in none, or may not be written.
-    """
-    if path.exists() and any(file is not None and file.exists() and path.samefile(file) for file in read):
-        raise ValueError(f"-o {path}: is a file that this call reads; give another path")
-    require_writable(path, None)
 
 
 def read_text(path: Path) -> str:

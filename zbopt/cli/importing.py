@@ -16,9 +16,9 @@ from zbopt.cli.check import INVALID
 from zbopt.cli.ctrl_c import ignored
 from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text, sums_record
 from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags
-from zbopt.cli.formats import Format, read_text, refuse_flags, require_other
+from zbopt.cli.formats import Format, read_text, refuse_flags
 from zbopt.cli.solve import INFEASIBLE, search_for
-from zbopt.documents import read_foreign_document
+from zbopt.documents import read_foreign_document, require_writable
 from zbopt.flag_records import takes
 from zbopt.formats.chrome_trace import from_chrome_trace, is_ours
 from zbopt.formats.jaxpp import from_jaxpp
@@ -102,9 +102,12 @@ def import_command(
     """
     refuse_flags(source, {"--stages": stages is not None}, {"--stages": Format.MEGATRON_LAYOUT})
     _require(source, files, stages, explained, better)
-    for path in (output, better):
-        if path is not None:
-            require_other(path, *files, instance)
+    if output is not None:
+        require_writable(output, *files, instance)
+    if better is not None:
+        require_writable(better, *files, instance, flag="--better")
+        if output is not None and output.resolve() == better.resolve():
+            raise ValueError(f"--better {better}: -o writes to it too; give another path")
     if source is Format.MEGATRON_LAYOUT:
         return _import_layout(files[0], stages or 1, output)
     costs = None if instance is None else read_instance(instance)

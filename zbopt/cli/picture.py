@@ -9,8 +9,8 @@ import typer
 
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, FileArgument, best_known, read_checked
-from zbopt.cli.solve import require_writable
 from zbopt.cli.window import FromFlag, ToFlag, window_of
+from zbopt.documents import require_writable
 from zbopt.report.figure import save_figure
 from zbopt.report.web import Entry, web_page
 
@@ -52,8 +52,7 @@ def report_command(files: FilesArgument, output: PageFlag) -> int:
     Side by side: zbopt report before.json after.json -o report.html
     """
     checked = [read_checked(file) for file in files]
-    for file in files:
-        require_writable(output, file)
+    require_writable(output, *files)
     output.write_text(web_page([_entry(one) for one in checked]), encoding="utf-8")
     out.page([f"written to {output}"])
     broken = [str(one.file) for one in checked if not one.valid]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from zbopt.cli.flags import EngineFlag, JsonFlag, OutputFlag, ProblemFlags, Sear
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.progress import ProgressLine
+from zbopt.documents import require_writable
 from zbopt.flag_records import takes
 from zbopt.instance import Instance
 from zbopt.portfolio import solve
@@ -119,20 +119,3 @@ def solve_page(problem: Problem, result: Result, output: Path | None) -> Sequenc
             lines.append(f"  {'written to':20}{output}")
         lines += ["", *gantt(result.schedule, width, coloured=out.coloured())]
     return lines
-
-
-def require_writable(path: Path, instance: Path | None) -> None:
-    """Refuse an output that could not be written, before the search and not after it.
-
-    Raises:
-        ValueError: The path is a directory, lies in none, may not be written, or is the instance's own file.
-    """
-    folder = path.parent
-    if path.is_dir():
-        raise ValueError(f"-o {path}: is a directory; give the path of a file in it")
-    if not folder.is_dir():
-        raise ValueError(f"-o {path}: there is no directory {folder}; make it, or give another path")
-    if instance is not None and path.exists() and path.samefile(instance):
-        raise ValueError(f"-o {path}: is the instance itself; give another path")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ValueError(f"-o {path}: may not be written; give another path")

@@ -11,13 +11,16 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
+from zbopt.documents import require_writable
 from zbopt.flag_records import takes
-from zbopt.instance import Instance, placement_of, write_instance
+from zbopt.instance import Instance, first_error, placement_of, write_instance
 from zbopt.replay.diff import compare
 from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, SplitFlag, TrainingFlags
 from zbopt.replay.launch import execute, under_torchrun
@@ -65,6 +68,11 @@ def replay_command(
     Example: zbopt replay schedule.json --network gpt --trace trace.json
     """
     plan = read_schedule(schedule)
+    for flag, path in (("--trace", trace), ("--observed", observed)):
+        if path is not None:
+            require_writable(path, schedule, flag=flag)
+    if trace is not None and observed is not None and trace.resolve() == observed.resolve():
+        raise ValueError(f"--observed {observed}: --trace writes to it too; give another path")
     more = {"checksums": checksums, "checkpoint_every": checkpoint_every, "resume": resume}
     job = run.job("replay", schedule, network.build(), training.build(3), **more)
     if (resume or checkpoint_every) and job.checkpoint_dir is None:
@@ -85,6 +93,19 @@ def replay_command(
     return 0
 
 
+def _json(record: object) -> str:
+    """One object; a number that is none, such as a loss that overflowed, is null: JSON has no word for it."""
+    return json.dumps(_finite(json.loads(json.dumps(record, default=str))), allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not isfinite(content) else content
+
+
 def _replayed(ran: Trace, plan: Schedule, *, as_json: bool) -> None:
     step, found = ran.best_step(), compare(plan, ran)
     record = {
@@ -100,7 +121,7 @@ def _replayed(ran: Trace, plan: Schedule, *, as_json: bool) -> None:
         "weights": ran.weights,
     }
     if as_json:
-        typer.echo(json.dumps(record))
+        typer.echo(_json(record))
         return
     kind = "simulated: ops only wait" if ran.simulated else f"{ran.network.kind}, {ran.network.dtype}"
     typer.echo(f"{len(ran.steps)} steps on {ran.processes} processes ({ran.device}; {kind})")
@@ -145,7 +166,7 @@ def prove_command(
     found = results[0]
     passed = found["first_difference"] is None
     if as_json:
-        typer.echo(json.dumps({"passed": passed} | found))
+        typer.echo(_json({"passed": passed} | found))
     else:
         for line in _proof(found, job):
             typer.echo(line)
@@ -186,7 +207,7 @@ def qualify_command(
     plan = read_schedule(schedule)
     report = _qualify(plan, schedule, baseline, network, training, run)
     if as_json:
-        typer.echo(json.dumps(report.document(), default=str))
+        typer.echo(_json(report.document()))
     else:
         typer.echo(f"{report.schedule}: {report.verdict}")
         for part in report.parts:
@@ -246,8 +267,8 @@ def diff_command(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Schedule file.")],
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="What zbopt replay --trace wrote.")],
     step: Annotated[int | None, typer.Option("--step", help="Step of the trace; default the median one.")] = None,
-    tolerance_us: Annotated[float, typer.Option("--tolerance-us", help="Lateness that counts.")] = 1000.0,
-    rows: Annotated[int, typer.Option("--rows", help="Latest events to print.")] = 10,
+    tolerance_us: Annotated[float, typer.Option("--tolerance-us", min=0, help="Lateness that counts.")] = 1000.0,
+    rows: Annotated[int, typer.Option("--rows", min=0, help="Latest events to print.")] = 10,
     as_json: JsonFlag = False,
 ) -> int:
     """Compare PLAN with TRACE event by event, and name the first that started later than it could, and why.
@@ -268,7 +289,7 @@ def diff_command(
                 asdict(r) | {"start_error": r.start_error, "duration_error": r.duration_error} for r in found.rows
             ],
         }
-        typer.echo(json.dumps(record))
+        typer.echo(_json(record))
         return 0
     typer.echo(
         f"makespan {found.makespan / 1e6:.2f} ms, planned {found.planned_makespan / 1e6:.2f} ms "
@@ -309,7 +330,11 @@ def profile_command(
 
     Example: zbopt profile --network gpt --stages 4 -o measured.json
     """
+    require_writable(output)
+    if placement not in ("linear", "interleaved", "v"):
+        raise ValueError(f"--placement {placement}: choose linear, interleaved or v")
     stage_of = placement_of(placement, stages, virtual)
+    _size(stages, stage_of, micro, mem_limit)
     job = run.job("profile", None, network.build(), TrainingFlags(split=split).build(1), repeats=repeats)
     if job.network.kind == "wait":
         raise ValueError("network wait costs nothing to measure; choose mlp or gpt")
@@ -318,7 +343,7 @@ def profile_command(
     instance = _instance(costs, stage_of, micro, mem_limit, name, no_first_b=split is SplitFlag.ENGINE)
     write_instance(instance, output)
     if as_json:
-        typer.echo(json.dumps(costs))
+        typer.echo(_json(costs))
         return 0
     typer.echo(f"{output}: times in us by virtual stage, bytes of a microbatch, and of them kept until W")
     columns = ("forward_ns", "backward_ns", "weight_ns", "fused_backward_ns")
@@ -326,6 +351,15 @@ def profile_command(
         times = "".join(f"{costs[name][v] / 1000:>10.0f}" for name in columns)
         typer.echo(f"  v{v} on stage {stage}: {times}{costs['activation_bytes'][v]:>12}{costs['held_bytes'][v]:>12}")
     return 0
+
+
+def _size(stages: int, stage_of: tuple[int, ...], micro: int, mem_limit: int | None) -> None:
+    """Refuse a size that no instance has, before it is measured."""
+    fields = {"stages": stages, "stage_of": stage_of, "microbatches": micro, "memory_cap": mem_limit}
+    try:
+        Instance.model_validate(fields | {"forward_ticks": 1, "fused_backward_ticks": 1})
+    except ValidationError as error:
+        raise ValueError(first_error(error)) from None
 
 
 def _instance(
@@ -357,4 +391,4 @@ def _instance(
             str(Fraction(h, k)) if k else 0 for k, h in zip(costs["activation_bytes"], costs["held_bytes"], strict=True)
         ],
     }
-    return Instance.model_validate(fields | ({"memory_cap": mem_limit} if mem_limit else {}))
+    return Instance.model_validate(fields | {"memory_cap": mem_limit})

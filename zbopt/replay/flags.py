@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -141,7 +142,7 @@ class TrainingFlags:
         """The training, ``steps`` long unless the flag says otherwise."""
         return _checked(
             Training,
-            steps=self.steps or steps,
+            steps=steps if self.steps is None else self.steps,
             accumulation=self.accumulation,
             data_parallel=self.data_parallel,
             split=self.split.value,
@@ -168,6 +169,8 @@ class RunFlags:
 
     def job(self, task: str, schedule: Path | None, network: Network, training: Training, **more: Any) -> Job:
         """The job of ``task``. Raises ``ValueError`` where a field is out of range."""
+        if not 0 < self.timeout < inf:
+            raise ValueError(f"timeout = {self.timeout:g}: give seconds, more than 0")
         return _checked(
             Job,
             task=task,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from math import inf
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Split = Literal["deferred", "engine"]
 QUIET_DAMAGE = ("missing-w", "late-w", "no-reduction", "swapped-microbatch", "stale-buffer")
+_DAMAGE = re.compile(rf"{'|'.join(QUIET_DAMAGE)}|(killed|stopped)(:\d+:\d+)?")
 Lowering = Literal["zbopt", "engine"]
 
 
@@ -27,8 +30,8 @@ class Network(_Spec):
     tied: bool = Field(True, description="The head's weight is the embedding's (gpt).")
     microbatch_size: int = Field(2, ge=1, description="Samples a microbatch.")
     dtype: Literal["float64", "float32", "bfloat16"] = "float64"
-    seed: int = 0
-    tick_s: float = Field(0.1, gt=0, description="Seconds that a planned tick lasts (wait).")
+    seed: int = Field(0, ge=0, lt=2**63)
+    tick_s: float = Field(0.1, gt=0, lt=inf, description="Seconds that a planned tick lasts (wait).")
     link: Literal["free", "fifo"] = Field(
         "free",
         description="How transfers of `wait` share links: each on its own, or in order through one queue a rank, as on "
@@ -57,10 +60,10 @@ class Training(_Spec):
     data_parallel: int = Field(1, ge=1, description="Replicas of the pipeline.")
     split: Split = Field("deferred", description="W as deferred products of Linear, or the engine's own graph walk.")
     lowering: Lowering = Field("zbopt", description="Who places sends and receives.")
-    learning_rate: float = Field(1e-2, gt=0)
-    clip_norm: float | None = Field(None, gt=0, description="Largest global gradient norm; null: no clipping.")
+    learning_rate: float = Field(1e-2, gt=0, lt=inf)
+    clip_norm: float | None = Field(None, gt=0, lt=inf, description="Largest global gradient norm; null: no clipping.")
     clip_at: tuple[int, ...] = Field((), description="Steps that clip at all; empty: every step.")
-    loss_scale: float = Field(1.0, gt=0)
+    loss_scale: float = Field(1.0, gt=0, lt=inf)
     growth_interval: int = Field(1000, ge=1, description="Good steps after which the loss scale doubles.")
     overflow_at: tuple[int, ...] = Field((), description="Steps whose loss is made infinite.")
 
@@ -88,17 +91,23 @@ class Job(_Spec):
     resume: bool = Field(False, description="Start from the last checkpoint of checkpoint_dir.")
     damage: str | None = Field(
         None,
-        pattern=rf"^({'|'.join(QUIET_DAMAGE)}|(killed|stopped)(:\d+:\d+)?)$",
         description=f"Damage done on purpose, to be found: {', '.join(QUIET_DAMAGE)}, or killed or stopped "
         "with stage and step, as killed:2:1.",
     )
+
+    @field_validator("damage")
+    @classmethod
+    def _known(cls, damage: str | None) -> str | None:
+        if damage is not None and not _DAMAGE.fullmatch(damage):
+            raise ValueError(f"give {', '.join(QUIET_DAMAGE)}, or killed or stopped with stage and step (killed:2:1)")
+        return damage
 
 
 class Jobs(_Spec):
     """What a launched process reads: the jobs to run one after the other, and where the first rank answers."""
 
     jobs: tuple[Job, ...]
-    timeout_s: float = Field(60.0, gt=0, description="Longest wait for another process.")
+    timeout_s: float = Field(60.0, gt=0, lt=inf, description="Longest wait for another process.")
     rendezvous: str | None = Field(None, description="File of the local rendezvous; null: from the environment.")
     results: str = Field(description="Where rank 0 writes the results, as JSON.")
     progress: str | None = Field(None, description="Folder in which each rank notes the op that it runs.")
