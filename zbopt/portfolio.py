@@ -18,6 +18,7 @@ from zbopt.engine.reach import require_modelled
 from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.heuristics.list_schedule import first_schedule
 from zbopt.heuristics.patience import OutOfTimeError, bounded, limited
 from zbopt.heuristics.shake import shaken
 from zbopt.instance import Instance, Objective
@@ -38,6 +39,11 @@ _HEURISTICS_SHARE = 0.5
 """Of the time: after it no further heuristic begins, and those that search stop with what they have."""
 _QUESTIONS_A_S, _EVENTS_A_QUESTION = 250, 100
 """What counts as a second where no clock may: so often a heuristic asks whether to go on, so many events it writes."""
+_OPS_TO_HURRY = 20_000
+"""Where there are more, any heuristic may take seconds: one schedule comes first, as fast as can be."""
+_GRAPH_AS_LONG_AS = 2.0
+"""To build a task graph takes so many times as long as such a schedule does."""
+_TELL_EVERY_S = 1.0
 _OPS_WORTH_SHAKING = 150
 """Where there are fewer, CP-SAT is the better search."""
 _SHAKING_SHARE = 0.75
@@ -134,6 +140,8 @@ class _Solve:
     on_progress: Callable[[Progress], None]
     started: float = field(default_factory=time.monotonic)
     questions: int = 0
+    told_at_s: float = 0.0
+    hurried_s: float = 0.0
     best: Schedule | None = None
     value: int | None = None
     bound: Bound = field(default_factory=lambda: Bound(0, "bound:none"))
@@ -150,7 +158,7 @@ class _Solve:
                 if self.limits.engine is Engine.CP_SAT:
                     self.prove(lower_bound(self.instance))
                 self.try_heuristics()
-                if not self.closed() and self.best is not None and not self.late():
+                if not self.closed() and self.best is not None and self.has_time_for_graph(1.0):
                     self.search()
             except KeyboardInterrupt:
                 self.interrupted = True
@@ -165,6 +173,8 @@ class _Solve:
 
     def out_of_patience(self, share: float = _HEURISTICS_SHARE) -> bool:
         """Heuristics have had their share: by the clock, or where the search is deterministic, by what they did."""
+        if self.elapsed_s() > self.told_at_s + _TELL_EVERY_S:
+            self.tell()
         if not self.limits.deterministic:
             return self.late(share)
         self.questions += 1
@@ -175,8 +185,14 @@ class _Solve:
 
     def note(self) -> None:
         """Write the state into the history and tell the caller."""
-        self.history.append(Progress(self.elapsed_s(), self.value, self.bound.value, self.doing))
-        self.on_progress(self.history[-1])
+        self.history.append(self.tell())
+
+    def tell(self) -> Progress:
+        """Tell the caller how things stand."""
+        self.told_at_s = self.elapsed_s()
+        progress = Progress(self.told_at_s, self.value, self.bound.value, self.doing)
+        self.on_progress(progress)
+        return progress
 
     def prove(self, bound: Bound) -> None:
         if bound.value > self.bound.value:
@@ -216,35 +232,55 @@ class _Solve:
         short = shortened(self.instance)
         bound = self.bound if short is None or self.limits.engine is not Engine.CP_SAT else lower_bound(short)
         with limited(self.out_of_patience), bounded(bound.value):
-            for name, heuristic in _BEST_FIRST:
+            if short is None and 3 * self.instance.virtual_stages * self.instance.microbatches > _OPS_TO_HURRY:
+                self.hurry()
+            for name, heuristic in _BEST_FIRST if not self.closed() else ():
                 self.doing = f"heuristic {name}"
-                before = self.value
                 try:
                     schedule = heuristic(self.instance) if short is None else self.repeated(heuristic(short))
                 except (CannotFitError, NotApplicableError, OutOfTimeError) as reason:
                     log.info("%s: %s", name, reason)
                     schedule = None
                 if schedule is not None:
-                    self.questions += len(schedule.events) // _EVENTS_A_QUESTION
-                    self.offer(schedule, may_fail=short is not None)
-                if self.value != before and self.value is not None:
-                    self.best_heuristic = NamedValue(name, self.value)
+                    self.offer_heuristic(name, schedule, may_fail=short is not None)
                 if self.closed() or self.out_of_patience():
                     break
-            if self.best is None:
-                # Nothing repeats in any short step, or time is over: the whole step, which always has one.
+            if self.best is None and self.out_of_patience():
+                self.hurry()
+            if self.best is None:  # Nothing repeats in any short step, or time is over: the whole one always has one.
                 self.doing = "heuristic list"
-                if self.offer(HEURISTICS["list"](self.instance)) and self.value is not None:
-                    self.best_heuristic = NamedValue("list", self.value)
+                self.offer_heuristic("list", HEURISTICS["list"](self.instance))
         if short is None:
             with limited(lambda: self.out_of_patience(_SHAKING_SHARE)):
                 self.shake()
+
+    def hurry(self) -> None:
+        """The first schedule, where one can be had without a task graph."""
+        began, self.doing = self.elapsed_s(), "heuristic list"
+        schedule = first_schedule(self.instance)
+        if schedule is not None:
+            self.offer_heuristic("list", schedule)
+        self.hurried_s = self.elapsed_s() - began
+
+    def has_time_for_graph(self, share: float) -> bool:
+        """A task graph can be built and begun with before a share of the time is over: nothing stops that."""
+        left_s = share * self.limits.time_limit_s - self.elapsed_s()
+        return not self.late(share) and (self.limits.deterministic or _GRAPH_AS_LONG_AS * self.hurried_s < left_s)
+
+    def offer_heuristic(self, name: str, schedule: Schedule, *, may_fail: bool = False) -> None:
+        """Offer what a heuristic found, and remember whose the best is."""
+        before = self.value
+        self.questions += len(schedule.events) // _EVENTS_A_QUESTION
+        self.offer(schedule, may_fail=may_fail)
+        if self.value != before and self.value is not None:
+            self.best_heuristic = NamedValue(name, self.value)
 
     def shake(self) -> None:
         """Shake the best schedule where engines are weak: several virtual stages a stage, and not few ops."""
         instance = self.instance
         ops = 3 * instance.virtual_stages * instance.microbatches
-        if instance.virtual_stages <= instance.stages or ops < _OPS_WORTH_SHAKING or self.best is None or self.closed():
+        worth = instance.virtual_stages > instance.stages and ops >= _OPS_WORTH_SHAKING and not self.closed()
+        if self.best is None or not worth or not self.has_time_for_graph(_SHAKING_SHARE):
             return
         self.doing = "shaking the best schedule"
         try:
@@ -285,7 +321,7 @@ class _Solve:
         try:
             for news in run(self.order(self.graph)):
                 if news is None:
-                    self.on_progress(Progress(self.elapsed_s(), self.value, self.bound.value, self.doing))
+                    self.tell()
                 elif news.starts is not None:
                     self.offer(self.answered(news.starts))
                 elif news.bound is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
+from random_instances import random_instance
 
 from zbopt import portfolio
-from zbopt.heuristics import HEURISTICS, best_rule
+from zbopt.heuristics import HEURISTICS, best_rule, build
 from zbopt.heuristics.costs import Costs
-from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
+from zbopt.heuristics.dispatch import Dispatched, dispatch_within
+from zbopt.heuristics.list_schedule import first_schedule
 from zbopt.heuristics.patience import OutOfTimeError, bounded, check, is_over, limited
+from zbopt.heuristics.rule import Rule
 from zbopt.instance import Instance
 from zbopt.portfolio import solve
 from zbopt.schedule import Schedule
@@ -34,6 +38,34 @@ def test_list_always_has_a_schedule(placement: str, virtual: int, cap: int, ques
     with limited(after(questions)):
         schedule = HEURISTICS["list"](instance)
     assert validate(instance, schedule).violations == ()
+
+
+def test_the_first_schedule_of_a_long_step_needs_no_task_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to: p = 32, m = 512 of placement v took twice a limit of 3 s. m = 105 is the least that is long there."""
+    instance = Instance.uniform(stages=32, microbatches=105, placement="v", virtual=2, memory_cap=40)
+    monkeypatch.setattr(portfolio, "expand", None)
+    monkeypatch.setattr(build, "expand", None)
+    result = solve(instance, time_limit_s=0.01, workers=1)
+    assert result.schedule is not None
+    assert result.schedule.provenance.source == "heuristic:list"
+    assert validate(instance, result.schedule).violations == ()
+
+
+def test_the_first_schedule_is_valid() -> None:
+    """60 mixed instances: valid where there is one, and never shorter than the best list schedule."""
+    found = 0
+    for seed in range(60):
+        instance = random_instance(Random(f"first-{seed}"), unlike=True)
+        first = first_schedule(instance)
+        if first is None:
+            continue
+        found += 1
+        assert validate(instance, first).violations == ()
+        best = HEURISTICS["list"](instance).provenance.value
+        assert best is not None
+        assert first.provenance.value is not None
+        assert best <= first.provenance.value
+    assert found >= 20
 
 
 def test_more_patience_is_never_worse() -> None:
@@ -92,12 +124,12 @@ def test_nothing_is_tried_beyond_a_bound(name: str, objective: str, monkeypatch:
     instance = Instance.uniform(stages=4, microbatches=8, memory_cap=8, objective=objective)
     tried = 0
 
-    def counted(costs: Costs, rule: Rule) -> Dispatched:
+    def counted(costs: Costs, rule: Rule, most: int) -> Dispatched | None:
         nonlocal tried
         tried += 1
-        return dispatch(costs, rule)
+        return dispatch_within(costs, rule, most)
 
-    monkeypatch.setattr(best_rule, "dispatch", counted)
+    monkeypatch.setattr(best_rule, "dispatch_within", counted)
     free = HEURISTICS[name](instance)
     all_rules, tried = tried, 0
     with bounded(27 if objective == "makespan" else 24):

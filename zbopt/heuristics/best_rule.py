@@ -9,8 +9,9 @@ from typing import Literal
 
 from zbopt.heuristics.build import CannotFitError
 from zbopt.heuristics.costs import Costs
-from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
+from zbopt.heuristics.dispatch import Dispatched, dispatch, dispatch_within
 from zbopt.heuristics.patience import OutOfTimeError, is_best, limited, never
+from zbopt.heuristics.rule import Rule
 from zbopt.instance import Barrier, Instance
 from zbopt.memory import chooses
 
@@ -42,15 +43,17 @@ def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int)
         raise next(cost for cost in costs.values() if isinstance(cost, CannotFitError))
     (first, cost), *others = fitting
     with limited(never):
-        results = [(first, dispatch(cost, first))]
+        best = first, dispatch(cost, first)
     # Where more than the ops takes time, a simulation says less than its schedule will.
     exact = instance.is_simple and instance.barrier is Barrier.NONE and instance.reduction_ticks is None
     with suppress(OutOfTimeError):
         for rule, cost in others:
-            if exact and is_best(results[-1][1].value):
+            if exact and is_best(best[1].value):
                 break
-            results.append((rule, dispatch(cost, rule)))
-    return min(results, key=lambda result: result[1].value)
+            found = dispatch_within(cost, rule, best[1].value - 1)
+            if found is not None:
+                best = rule, found
+    return best
 
 
 def _costs(name: str, instance: Instance, fuse: bool, keep: bool) -> Costs | CannotFitError:

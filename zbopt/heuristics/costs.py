@@ -31,6 +31,8 @@ class Costs:
         self.instance = instance
         self.ticks = cache(instance.ticks_of)
         self.lag = cache(instance.lag_ticks)
+        self.durations = cache(self._durations)
+        self.loads = cache(self._loads)
         scale = memory_scale(instance)
         count = range(instance.virtual_stages)
         fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
@@ -77,6 +79,28 @@ class Costs:
         if ticks.weight is None or (fuse and ticks.fused is not None):
             return Kind.BW, 0
         return (Kind.W, 0) if ticks.backward is None else (Kind.B, self.held[virtual_stage])
+
+    def _durations(self, sequence: int, fuse: bool) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+        """Ticks of F, of what answers the gradient, and of W, by virtual stage and place in one of the sequences.
+
+        W is empty where none follows.
+        """
+        forward, backward, weight = [], [], []
+        for v, row in enumerate(self.sequences[sequence]):
+            kind, _ = self.backward(v, fuse)
+            alike = self.instance.microbatch_times is None
+            each = [self.ticks(v, row[0])] * len(row) if alike else [self.ticks(v, j) for j in row]
+            forward.append([ticks.forward for ticks in each])
+            backward.append([ticks.of(kind) or 0 for ticks in each])
+            weight.append([ticks.weight or 0 for ticks in each] if kind is Kind.B else [])
+        return forward, backward, weight
+
+    def _loads(self, sequence: int, fuse: bool) -> list[int]:
+        """Ticks that each stage is busy at least."""
+        return [
+            sum(sum(rows[v]) for rows in self.durations(sequence, fuse) for v in held_here)
+            for held_here in self.on_stage
+        ]
 
 
 def _sequences(instance: Instance) -> list[list[list[int]]]:

@@ -15,8 +15,9 @@ from typing import Literal
 
 from zbopt.heuristics.build import Step
 from zbopt.heuristics.costs import Costs
-from zbopt.heuristics.dispatch import Dispatched, Rule, dispatch
+from zbopt.heuristics.dispatch import Dispatched, dispatch, dispatch_within
 from zbopt.heuristics.patience import OutOfTimeError, is_best
+from zbopt.heuristics.rule import Rule
 from zbopt.instance import Instance
 
 _LEAST_RUNS, _MOST_RUNS = 24, 400
@@ -48,9 +49,7 @@ def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[Step]
     ops = 3 * instance.virtual_stages * instance.microbatches
     runs = max(_LEAST_RUNS, min(_MOST_RUNS, ops // _OPS_A_RUN, most_ops // ops))
     try:
-        firsts = search.firsts(runs // 5)
-        kinds = {(rule.in_flight is None, rule.older_first): (rule, found) for rule, found in reversed(firsts)}
-        walkers = [search.passed(*first) for first in kinds.values()]
+        walkers = [search.passed(*first) for first in search.firsts(runs // 5)]
         search.wander(walkers, (runs - search.runs) // 2)
         search.wander([min(walkers, key=lambda walker: walker[1].value)], runs - search.runs)
     except OutOfTimeError:
@@ -70,10 +69,11 @@ class _Search:
         ticks = [costs.instance.ticks_of(v, costs.sequences[0][v][0]) for v in range(costs.instance.virtual_stages)]
         self.step = max(one.forward + one.backward_work() for one in ticks)
 
-    def run(self, rule: Rule) -> Dispatched:
-        found = dispatch(self.costs, rule)
+    def run(self, rule: Rule, most: int | None) -> Dispatched | None:
+        """What a rule gives; ``None`` where its value is above ``most``."""
+        found = dispatch(self.costs, rule) if most is None else dispatch_within(self.costs, rule, most)
         self.runs += 1
-        if self.best is None or found.value < self.best.value:
+        if found is not None and (self.best is None or found.value < self.best.value):
             self.best = found
         return found
 
@@ -86,7 +86,7 @@ class _Search:
         return (*(max(1, min(m, round(count))) for count in held), *[m] * p)
 
     def firsts(self, most: int) -> list[_Walker]:
-        """Rules without limits and with those of ``_LINES``, with and without turns, the best first."""
+        """Rules without limits and with those of ``_LINES``, with and without turns: the best of each kind."""
         limits = dict.fromkeys([None, *(self.limits(*line) for line in _LINES)])
         rules = [
             Rule(some, alternate, least_fill=1.0, share_idle=True, older_first=older)
@@ -94,14 +94,20 @@ class _Search:
             for older in _OLDER
             for alternate in (True, False)
         ]
-        return sorted(((rule, self.run(rule)) for rule in rules[:most]), key=lambda pair: pair[1].value)
+        best: dict[tuple[bool, str], _Walker] = {}
+        for rule in rules[:most]:
+            kind = rule.in_flight is None, rule.older_first
+            found = self.run(rule, best[kind][1].value - 1 if kind in best else None)
+            if found is not None:
+                best[kind] = rule, found
+        return list(best.values())
 
     def passed(self, rule: Rule, last: Dispatched) -> _Walker:
         """Let the stages wait that were idle less than another, again and again until it is no better."""
         for _ in range(_MOST_PASSES):
             other = replace(rule, may_idle=_differences(last.idle))
-            found = self.run(other)
-            if found.value >= last.value:
+            found = self.run(other, last.value - 1)
+            if found is None:
                 break
             rule, last = other, found
         return rule, last
@@ -114,8 +120,8 @@ class _Search:
                 return
             rule, found = walkers[seed % len(walkers)]
             other = self.changed(rule, found, random, seed)
-            then = self.run(other)
-            if then.value <= found.value:
+            then = self.run(other, found.value)
+            if then is not None:
                 walkers[seed % len(walkers)] = other, then
 
     def changed(self, rule: Rule, found: Dispatched, random: Random, seed: int) -> Rule:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 from zbopt.heuristics.best_rule import best_of
-from zbopt.heuristics.build import CannotFitError, Step, backward_steps, schedule_in_order
-from zbopt.heuristics.dispatch import Rule
-from zbopt.heuristics.patience import is_over
+from zbopt.heuristics.build import CannotFitError, Step, backward_steps, checked, provenance_of, schedule_in_order
+from zbopt.heuristics.dispatch import Dispatched
+from zbopt.heuristics.patience import is_over, limited, never
+from zbopt.heuristics.rule import Rule
 from zbopt.heuristics.zb_auto import warm_ups
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Schedule
+from zbopt.instance import Instance, Kind, Objective
+from zbopt.memory import Way, ways
+from zbopt.schedule import Event, Schedule
 
 _MOST_OPS = 300_000
 """Ops to simulate over all rules, and once more over all surprises: a few seconds in all."""
@@ -26,6 +29,33 @@ def list_schedule(instance: Instance) -> Schedule:
         CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
     """
     return schedule_in_order("list", instance, list_orders("list", instance))
+
+
+def first_schedule(instance: Instance) -> Schedule | None:
+    """A schedule at once: the first rule as it is simulated, without a task graph, which takes several times as long.
+
+    Nothing stops it. ``None`` where a simulation knows less than the schedule: of transfers that are events, of several
+    iterations, of optimizer steps and reductions, of dropped activations; or where no rule is sure to finish.
+    """
+    plain = instance.is_simple and instance.optimizer_ticks is None and instance.reduction_ticks is None
+    kept = all(ways(instance, v) == (Way.KEEP,) for v in range(instance.virtual_stages))
+    if not plain or not kept or instance.objective is Objective.PERIOD:
+        return None
+    try:
+        with limited(never):
+            _, found = best_of("list", instance, _rules(instance)[:1], 0)
+        events = tuple(_events(instance, found))
+        return checked("list", Schedule(instance=instance, provenance=provenance_of("list"), events=events))
+    except CannotFitError:
+        return None
+
+
+def _events(instance: Instance, found: Dispatched) -> Iterator[Event]:
+    """All ops as simulated."""
+    for stage, (row, starts) in enumerate(zip(found.orders, found.starts, strict=True)):
+        for (kind, v, microbatch), start in zip(row, starts, strict=True):
+            end = start + (instance.op_ticks(kind, v, microbatch) or 0)
+            yield Event(kind=kind, stage=stage, virtual_stage=v, microbatch=microbatch, start=start, end=end)
 
 
 def list_orders(name: str, instance: Instance, most_ops: int = _MOST_OPS) -> list[list[Step]]:

@@ -17,7 +17,7 @@ from zbopt.heuristics.building_block import ROUNDS, Block, memory_of, packed_blo
 from zbopt.heuristics.idle_search import idle_search
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.pack import Packing, Starts, packed_order
-from zbopt.heuristics.patience import OutOfTimeError, is_best
+from zbopt.heuristics.patience import OutOfTimeError, check, is_best
 from zbopt.heuristics.zb_v import handcrafted
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
@@ -41,6 +41,7 @@ def v_auto(instance: Instance) -> Schedule:
     Raises:
         NotApplicableError: The placement is not v, or activations are dropped.
         CannotFitError: A stage's cap is below one microbatch in both its virtual stages; no schedule fits then.
+        OutOfTimeError: It was stopped before it had a schedule.
     """
     require_v("v-auto", instance)
     require_only_ops("v-auto", instance)
@@ -63,9 +64,12 @@ def v_auto(instance: Instance) -> Schedule:
 
 
 def _candidates(instance: Instance) -> Iterator[tuple[Packing, Starts]]:
-    """A list schedule, whatever the time, then ZB-V by hand where it fits, and the best blocks."""
+    """A list schedule, then ZB-V by hand where it fits, and the best blocks."""
+    orders = list_orders("v-auto", instance, _LIST_OPS)
+    check()
     graph = expand(instance)
-    rows = [[graph.index[Key(*step)] for step in row] for row in list_orders("v-auto", instance, _LIST_OPS)]
+    rows = [[graph.index[Key(*step)] for step in row] for row in orders]
+    check()
     yield packed_order(graph, rows, ROUNDS)
     published = handcrafted(instance)
     if published and _room_beside_zb_v(instance) >= 0:

@@ -8,7 +8,7 @@ from zbopt.heuristics.build import (
     require_split,
     schedule_in_order,
 )
-from zbopt.heuristics.dispatch import Rule
+from zbopt.heuristics.rule import Rule
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 
