@@ -173,6 +173,18 @@ def test_a_bad_cell_is_named_with_its_file(tmp_path: Path, capsys: pytest.Captur
     )
 
 
+def test_bug_refusals_without_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is missing in a trace, and routes that a layout has no word for, were told without the file's name."""
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([{"ph": "X", "name": "PP:0F0", "ts": 0, "dur": 2, "pid": 0}]))
+    told = said(["import", str(path), "--from", "chrome-trace"], capsys, 2)
+    assert f"{path}: row 0: the backward of microbatch 0 on virtual stage 0 is missing or not whole" in told
+    path = tmp_path / "instance.json"
+    write_instance(Instance.uniform(stages=2, microbatches=2, placement="bidirectional", virtual=2), path)
+    told = said(["export", str(path), "--to", "megatron-layout", "--layers", "8"], capsys, 2)
+    assert f"{path}: routes: Megatron's layout sends every microbatch through all virtual stages" in told
+
+
 def test_where_two_schedules_part_and_what_it_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1F1B (BW 2) takes 9 ticks, ZB-H1 7. On stage 1 both begin with F0, then BW0 here and B0 there, at tick 2."""
     whole = {"backward_ticks": None, "weight_ticks": None, "fused_backward_ticks": 2}

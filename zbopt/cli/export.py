@@ -148,7 +148,10 @@ def _stage_of(file: Path, document: object, schema: str) -> tuple[int, ...]:
             instance = Instance.model_validate(document)
         except ValidationError as error:
             raise ValueError(f"{file}: {first_error(error)}") from None
-    require_one_route(instance, "Megatron's layout")
+    try:
+        require_one_route(instance, "Megatron's layout")
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     return instance.stage_of
 
 

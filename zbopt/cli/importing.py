@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -194,7 +194,7 @@ def _imported_trace(files: list[Path], instance: Instance | None) -> Imported:
     if ours is not None and len(files) > 1:
         raise ValueError(f"{ours}: holds all stages; give it alone")
     observed = ours is None
-    schedule = from_chrome_trace(documents[ours], ours) if ours else from_profiler(documents).schedule
+    schedule = from_chrome_trace(documents[ours], ours) if ours else _observed(documents)
     if instance is None:
         return Imported(tuple(files), schedule, None if observed else validate(schedule.instance, schedule))
     rows = [
@@ -206,6 +206,15 @@ def _imported_trace(files: list[Path], instance: Instance | None) -> Imported:
         for row in schedule.by_stage()
     ]
     return _timed(files, _named(files[0], lambda: order_of(rows, instance)), instance, Format.CHROME_TRACE)
+
+
+def _observed(documents: Mapping[str, object]) -> Schedule:
+    """The schedule in traces of torch.profiler."""
+    try:
+        return from_profiler(documents).schedule
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if text.startswith(tuple(documents)) else f"{', '.join(documents)}: {text}") from None
 
 
 def _show(imported: Imported, distance: Distance | None, output: Path | None, json: bool) -> int:
