@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an event does (DESIGN section 1): the zero-bubble papers' letters.
+    """What an event does, in the zero-bubble papers' letters.
 
     ``SEND_F`` hands an activation to the next virtual stage, ``SEND_B`` a gradient to the one before; both belong to
     the virtual stage that sends. ``G`` reduces a virtual stage's gradients over data parallel replicas. ``R`` computes

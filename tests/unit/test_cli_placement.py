@@ -41,7 +41,7 @@ def problem(*flags: str) -> Instance:
     ],
 )
 def test_stages_of_virtual_stages(flags: tuple[str, ...], stage_of: tuple[int, ...]) -> None:
-    """Names as DESIGN section 1 has them; a list may give the stages unequal counts."""
+    """Names as the README has them; a list may give the stages unequal counts."""
     assert problem(*flags).stage_of == stage_of
 
 

@@ -1,7 +1,7 @@
 """Times as people write them (``18.522ms``, ``3``, ``10us,12us``) -> integer ticks, rounded up and saying by how much.
 
 All times of one problem share one tick. It is the finest decimal place that any of them is written with, or a power
-of ten coarser, so that no time is longer than ``LONGEST_TICKS``: CP-SAT wants small integers (DESIGN section 2).
+of ten coarser, so that no time is longer than ``LONGEST_TICKS``: CP-SAT wants small integers.
 """
 
 from __future__ import annotations
