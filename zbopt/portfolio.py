@@ -1,4 +1,4 @@
-"""From an instance to a proved schedule: heuristics, then closed bounds, then an engine between the two.
+"""From an instance to a proved schedule: closed bounds, then heuristics until one meets them, then an engine between.
 
 Whatever an engine claims, only what the validator accepts becomes a result.
 """

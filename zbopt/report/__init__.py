@@ -1,1 +1,1 @@
-"""Results for people: pages of text, the Gantt in the terminal, and the picture for a notebook."""
+"""Results for people: pages of text, JSON, and charts for terminal, notebook, browser and paper."""

@@ -188,7 +188,7 @@ def orders_of_steps(graph: TaskGraph, rows: Sequence[Iterable[tuple[Kind, int, i
 def best_starts(graph: TaskGraph, orders: Sequence[Sequence[int]], links: LinkOrders | None = None) -> dict[int, int]:
     """The starts with which ``orders`` are best for the instance's objective.
 
-    For the period they are the earliest; ``iterations.repeated`` is what knows a better spacing.
+    For the period they are the earliest; ``iterations.all_iterations`` is what knows a better spacing.
 
     Raises:
         DeadlockError: The orders contradict the precedences.
