@@ -298,6 +298,18 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
         """A backward may run as BW."""
         return self.fused_backward_ticks is not None
 
+    def has_b(self, virtual_stage: int) -> bool:
+        """A backward of ``virtual_stage`` may run as B and W, and not as W alone."""
+        return self.backward_ticks is not None and self.backward_ticks[virtual_stage] is not None
+
+    def has_bw(self, virtual_stage: int) -> bool:
+        """A backward of ``virtual_stage`` may run as BW."""
+        return self.fused_backward_ticks is not None and self.fused_backward_ticks[virtual_stage] is not None
+
+    def has_lone_w(self, virtual_stage: int) -> bool:
+        """W of ``virtual_stage`` takes the gradient itself: a first virtual stage without B."""
+        return self.backward_ticks is not None and self.backward_ticks[virtual_stage] is None
+
     @property
     def is_simple(self) -> bool:
         """One iteration whose transfers are lags and whose inputs are all there: what long steps repeat by."""

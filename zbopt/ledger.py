@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 from zbopt.instance import Instance, Kind
-from zbopt.memory import Part, Tensor, Way, memory_scale, parts, static_parts
+from zbopt.memory import WAY_OF, Part, Tensor, Way, memory_scale, parts, pieces, static_parts
 from zbopt.schedule import Event, Schedule
-
-_WAY_OF = {Kind.R: Way.RECOMPUTE, Kind.OUT: Way.OFFLOAD, Kind.IN: Way.OFFLOAD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Ledger:
         held = () if here is None or not 0 <= here < instance.stages else static_parts(instance, here)
         self.static_parts = held
         self.static = sum(int(amount * self.scale) for _, amount in held)
-        self._pieces = cache(self._pieces_of)
+        self._pieces = cache(partial(pieces, instance))
 
     def changes(self) -> list[tuple[int, int, int]]:
         """(time, units, place of the event) in order of time, what goes before what comes; static memory left out."""
@@ -127,7 +125,7 @@ class Ledger:
         """(place of the op that takes it, of the one that frees it, units) of all that ops take."""
         for group in self._groups():
             virtual_stage, way, fused = self._key(group)
-            for first, last, units in self._pieces(virtual_stage, way, fused):
+            for (first, last), units in self._pieces(virtual_stage, way, self.scale, fused=fused).items():
                 if first in group:
                     yield group[first], group.get(last), units
 
@@ -145,7 +143,7 @@ class Ledger:
         """Virtual stage, way of the activation, and whether the backward is one BW, as the ops that are there say."""
         virtual_stage = self.events[next(iter(group.values()))].virtual_stage
         assert virtual_stage is not None, "groups are of virtual stages"
-        way = next((way for kind, way in _WAY_OF.items() if kind in group), Way.KEEP)
+        way = next((way for kind, way in WAY_OF.items() if kind in group), Way.KEEP)
         split = Kind.B in group or Kind.W in group
         fused = (Kind.BW in group and not split) or not self.instance.may_split
         return virtual_stage, way, fused
@@ -153,9 +151,3 @@ class Ledger:
     def _parts(self, group: dict[Kind, int]) -> tuple[Part, ...]:
         virtual_stage, way, fused = self._key(group)
         return parts(self.instance, virtual_stage, way, fused=fused)
-
-    def _pieces_of(self, virtual_stage: int, way: Way, fused: bool) -> list[tuple[Kind, Kind, int]]:
-        found: dict[tuple[Kind, Kind], Fraction] = {}
-        for part in parts(self.instance, virtual_stage, way, fused=fused):
-            found[part.first, part.last] = found.get((part.first, part.last), Fraction(0)) + part.amount
-        return [(first, last, int(amount * self.scale)) for (first, last), amount in found.items()]

@@ -50,6 +50,8 @@ class Part:
     last: Kind
 
 
+WAY_OF = {Kind.R: Way.RECOMPUTE, Kind.OUT: Way.OFFLOAD, Kind.IN: Way.OFFLOAD}
+"""The way that an op is there for."""
 _DROPS = {Way.RECOMPUTE: (Kind.F, Kind.R), Way.OFFLOAD: (Kind.OUT, Kind.IN)}
 """For each way that drops an activation, the op at whose end it goes, and the one that brings it back."""
 
@@ -85,7 +87,7 @@ def parts(instance: Instance, virtual_stage: int, way: Way, *, fused: bool) -> t
         way: What becomes of its activation.
         fused: Its backward is one BW.
     """
-    has_b = not fused and instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is not None
+    has_b = not fused and instance.has_b(virtual_stage)
     last = Kind.BW if fused else Kind.W
     taker = Kind.B if has_b else last
     found = list(_activation(instance, virtual_stage, way, taker, last))
@@ -96,10 +98,20 @@ def parts(instance: Instance, virtual_stage: int, way: Way, *, fused: bool) -> t
     return tuple(part for part in found if part.amount)
 
 
+def pieces(
+    instance: Instance, virtual_stage: int, way: Way, scale: int, *, fused: bool
+) -> dict[tuple[Kind, Kind], int]:
+    """The same from the start of one op to the end of another, in units of which ``scale`` make one of the instance."""
+    held: dict[tuple[Kind, Kind], Fraction] = {}
+    for part in parts(instance, virtual_stage, way, fused=fused):
+        held[part.first, part.last] = held.get((part.first, part.last), NOTHING) + part.amount
+    return {ends: int(amount * scale) for ends, amount in held.items()}
+
+
 def taken_by_forward(instance: Instance, virtual_stage: int) -> Fraction:
     """What an F takes at its start: its activation, and what it is handed and hands on."""
-    pieces = parts(instance, virtual_stage, Way.KEEP, fused=not instance.may_split)
-    return sum((part.amount for part in pieces if part.first is Kind.F), Fraction(0))
+    held = parts(instance, virtual_stage, Way.KEEP, fused=not instance.may_split)
+    return sum((part.amount for part in held if part.first is Kind.F), NOTHING)
 
 
 def _activation(instance: Instance, v: int, way: Way, taker: Kind, last: Kind) -> Iterator[Part]:
@@ -184,8 +196,7 @@ def dropped_by(instance: Instance, virtual_stage: int) -> Way:
 
 def added_by_b(instance: Instance, virtual_stage: int) -> Fraction:
     """What B adds on ``virtual_stage``; nothing where there is no B."""
-    split = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is not None
-    return _of(instance.gradient_state, virtual_stage) if split else NOTHING
+    return _of(instance.gradient_state, virtual_stage) if instance.has_b(virtual_stage) else NOTHING
 
 
 def least_memory(instance: Instance, stage: int) -> Fraction:
@@ -197,10 +208,11 @@ def least_memory(instance: Instance, stage: int) -> Fraction:
     most = NOTHING
     below: dict[int, Fraction] = {}
     for v in instance.virtual_stages_of(stage):
-        may_fuse = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[v] is not None
         route = instance.microbatches_of(v).start
         before = below.get(route, NOTHING)
-        most = max(most, before + whole_memory(instance, v) + (NOTHING if may_fuse else added_by_b(instance, v)))
+        most = max(
+            most, before + whole_memory(instance, v) + (NOTHING if instance.has_bw(v) else added_by_b(instance, v))
+        )
         below[route] = before + least_left(instance, v)
     return static_memory(instance, stage) + most
 
@@ -214,19 +226,24 @@ def memory_scale(instance: Instance) -> int:
     """Least number of memory units a unit of the instance that makes every amount an integer."""
     held = [a * share for a, share in zip(instance.activation, instance.weight_share, strict=True)]
     amounts = [*instance.activation, *held]
-    for field in (
-        *(
-            instance.memory_cap,
-            instance.checkpoint,
-            instance.offload_rest,
-            instance.boundary,
-            instance.gradient_state,
-            instance.parameters,
-        ),
-        *(instance.gradients, instance.optimizer_state, instance.workspace, instance.reserve),
-    ):
-        amounts += field or ()
+    for field in _AMOUNTS:
+        amounts += getattr(instance, field) or ()
     return _scale(tuple(Fraction(amount) for amount in amounts))
+
+
+_AMOUNTS = (
+    "memory_cap",
+    "checkpoint",
+    "offload_rest",
+    "boundary",
+    "gradient_state",
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "workspace",
+    "reserve",
+)
+"""Fields of amounts, activations left out."""
 
 
 def _of(amounts: tuple[Fraction, ...] | None, place: int) -> Fraction:
@@ -249,8 +266,7 @@ def with_drops(
     there = {(v, j) for kind, v, j in steps if kind is Kind.R}
     order = []
     for kind, v, j in steps:
-        has_b = kind is Kind.W and instance.backward_ticks is not None and instance.backward_ticks[v] is not None
-        takes = kind in (Kind.B, Kind.BW, Kind.W) and not has_b
+        takes = kind in (Kind.B, Kind.BW) or (kind is Kind.W and not instance.has_b(v))
         if takes and way[v] is Way.RECOMPUTE and (v, j) not in there:
             order.append((Kind.R, v, j))
         if kind is not Kind.R or way[v] is not Way.OFFLOAD:

@@ -23,7 +23,7 @@ from zbopt.graph import TaskGraph, expand
 from zbopt.instance import Kind, Objective
 from zbopt.result import Bound
 from zbopt.schedule import Status
-from zbopt.timing import earliest_starts, least_span_starts
+from zbopt.timing import earliest_starts, least_span_starts, objective_value
 
 _RANK = {Kind.F: 0, Kind.B: 1, Kind.W: 2, Kind.O: 3}
 _GAP_TICKS = 0.5
@@ -85,7 +85,7 @@ class _Program:
     ) -> None:
         self.graph, self.found, self.proved = graph, found, proved
         self.span = graph.instance.objective is Objective.MAX_STAGE_SPAN
-        self.best = None if start is None else (_value(graph, start), dict(start))
+        self.best = None if start is None else (objective_value(graph, start), dict(start))
         self.bound = 0
         self.big_m = _big_m(graph)
         if self.best is not None and self._error_ticks(self.best[0]) > _GAP_TICKS:
@@ -230,7 +230,7 @@ class _Program:
         """Keep a solution if it is better, at exact times for its order: its own are rounded floating point."""
         orders = [self._in_order(row, solution) for row in self.rows]
         starts = (least_span_starts if self.span else earliest_starts)(self.graph, orders)
-        value = _value(self.graph, starts)
+        value = objective_value(self.graph, starts)
         if self.best is None or value < self.best[0]:
             self.best = value, starts
             self.found(value, starts)
@@ -287,17 +287,6 @@ def _big_m(graph: TaskGraph) -> int:
     most = sum(max((t.duration_ticks for t in graph.tasks if t.kind is kind), default=0) for kind in _RANK)
     lag = max((instance.lag_ticks(v, v + 1) for v in range(instance.stages - 1)), default=0)
     return (most + 3 * lag) * instance.stages * instance.microbatches
-
-
-def _value(graph: TaskGraph, starts: Mapping[int, int]) -> int:
-    """Value of the instance's objective at ``starts``, in ticks."""
-    windows = [
-        (min(starts[i] for i in row), max(starts[i] + graph.tasks[i].duration_ticks for i in row))
-        for row in graph.resources
-    ]
-    if graph.instance.objective is Objective.MAX_STAGE_SPAN:
-        return max(last - first for first, last in windows)
-    return max(last for _, last in windows) - min(first for first, _ in windows)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ A schedule may be wrong. Only the validator says so; these types have no opinion
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -91,17 +91,16 @@ class Schedule(BaseModel):
 
     def by_stage(self) -> tuple[tuple[Event, ...], ...]:
         """Ops of each stage's compute in order of start; those on a stage that does not exist are left out."""
-        rows: list[list[Event]] = [[] for _ in range(self.instance.stages)]
-        for event in self.events:
-            if event.kind in COMPUTE and 0 <= event.stage < len(rows):
-                rows[event.stage].append(event)
-        return tuple(tuple(sorted(row, key=attrgetter("start", "end"))) for row in rows)
+        return self._rows(COMPUTE)
 
     def holders_by_stage(self) -> tuple[tuple[Event, ...], ...]:
         """All events that take or give back memory of each stage, in order of start: its ops, OUT and IN."""
+        return self._rows(COMPUTE | {Kind.OUT, Kind.IN})
+
+    def _rows(self, kinds: Collection[Kind]) -> tuple[tuple[Event, ...], ...]:
         rows: list[list[Event]] = [[] for _ in range(self.instance.stages)]
         for event in self.events:
-            if (event.kind in COMPUTE or event.kind in (Kind.OUT, Kind.IN)) and 0 <= event.stage < len(rows):
+            if event.kind in kinds and 0 <= event.stage < len(rows):
                 rows[event.stage].append(event)
         return tuple(tuple(sorted(row, key=attrgetter("start", "end"))) for row in rows)
 

@@ -14,12 +14,12 @@ from random_instances import random_schedule
 from zbopt.bounds.relax import whole
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.cpsat.scale import Scale
-from zbopt.cpsat.search import objective_value, tightened
+from zbopt.cpsat.search import tightened
 from zbopt.graph import expand
 from zbopt.instance import Instance, Objective, read_instance, write_instance
 from zbopt.metrics import figures
 from zbopt.schedule import Provenance, read_schedule, write_schedule
-from zbopt.timing import schedule_of, starts_of
+from zbopt.timing import objective_value, schedule_of, starts_of
 from zbopt.validator import validate
 
 BLOCKS, BLOCK = 21, 10

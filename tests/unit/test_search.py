@@ -16,13 +16,14 @@ from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.formulation import Formulation
 from zbopt.cpsat.question import Answer, Question, Reply, ask
-from zbopt.cpsat.search import Call, Search, objective_value, stage_sets, tightened
+from zbopt.cpsat.search import Call, Search, stage_sets, tightened
 from zbopt.cpsat.topic import Topic
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance, Kind
 from zbopt.metrics import figures
 from zbopt.result import Bound
+from zbopt.timing import objective_value
 
 
 def budget(time_limit_s: float = 600) -> Budget:

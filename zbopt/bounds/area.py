@@ -37,5 +37,4 @@ def _of_virtual_stage(slices: Slices, v: int) -> Fraction:
     """Least memory times time of one microbatch on ``v``: until its gradient op ends, and until its W where split."""
     instance = slices.instance
     until_gradient = least_left(instance, v) * (slices.round_trips[v] + slices.gradient(v))
-    may_fuse = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[v] is not None
-    return until_gradient + (0 if may_fuse else held_for_weight(instance, v) * slices.weight(v))
+    return until_gradient + (0 if instance.has_bw(v) else held_for_weight(instance, v) * slices.weight(v))

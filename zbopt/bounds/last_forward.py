@@ -70,7 +70,7 @@ def _live(slices: Slices, stage: int) -> Iterator[Waiting]:
     for v in parts:
         most = instance.microbatches - (v == parts[-1])
         yield Waiting(least_left(instance, v), slices.again(v) + slices.backward_work(v), most)
-        if instance.backward_ticks is not None and instance.backward_ticks[v] is not None:
+        if instance.has_b(v):
             yield Waiting(held_for_weight(instance, v), slices.weight(v), most)
 
 

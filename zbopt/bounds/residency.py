@@ -44,7 +44,7 @@ def _least_hold_after_gradient(slices: Slices, virtual_stage: int) -> int:
     activations and the new one are more than k.
     """
     instance = slices.instance
-    first_has_no_b = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
-    if held_for_weight(instance, virtual_stage) >= least_left(instance, virtual_stage) or first_has_no_b:
+    until_w = held_for_weight(instance, virtual_stage) >= least_left(instance, virtual_stage)
+    if until_w or instance.has_lone_w(virtual_stage):
         return slices.backward_work(virtual_stage)
     return slices.gradient(virtual_stage)

@@ -62,10 +62,9 @@ def _live_pairs(instance: Instance, virtual_stage: int) -> Iterator[tuple[int, i
     each, held = least_left(instance, virtual_stage), held_for_weight(instance, virtual_stage)
     room = room_beside_forward(instance, virtual_stage)
     others = len(instance.microbatches_of(virtual_stage)) - 1
-    first_has_no_b = instance.backward_ticks is not None and instance.backward_ticks[virtual_stage] is None
     for a in range(others + 1):
         rest = room - a * each
         if rest < 0:
             return
         most = others - a if held == 0 else int(rest / held)
-        yield a, 0 if first_has_no_b else min(most, others - a)
+        yield a, 0 if instance.has_lone_w(virtual_stage) else min(most, others - a)

@@ -14,7 +14,7 @@ from ortools.sat.python.cp_model_helper import Literal
 from zbopt.bounds.relax import Relaxed
 from zbopt.cpsat.horizon import latest_ends
 from zbopt.cpsat.stairs import Stairs
-from zbopt.graph import Link, Option, Residence, Sent, Task
+from zbopt.graph import Link, Option, Residence, Sent
 from zbopt.instance import COMPUTE, Kind, Objective
 from zbopt.memory import chooses, ways
 
@@ -37,11 +37,6 @@ class Rules:
 
     microbatch_order: bool = True
     one_order: bool = False
-
-
-def _turn(task: Task) -> tuple[int, int]:
-    """Where a task's microbatch comes among those of all iterations."""
-    return task.iteration, task.microbatch or 0
 
 
 class Formulation:
@@ -295,14 +290,15 @@ class Formulation:
             if task.virtual_stage is None or task.microbatch is None:
                 continue
             name = _GRADIENT if task.kind in (Kind.B, Kind.BW) else task.kind.value
-            classes[task.virtual_stage, name, alike[task.microbatch]][_turn(task)].append(i)
+            classes[task.virtual_stage, name, alike[task.microbatch]][task.turn].append(i)
         for rows in classes.values():
             for j, k in pairwise(sorted(rows)):
                 for before in rows[j]:
                     for after in rows[k]:
-                        self._in_order(before, after, [] if apart is None else [~apart[j[1]]])
+                        self._follow_in_order(before, after, [] if apart is None else [~apart[j[1]]])
 
-    def _in_order(self, before: int, after: int, where: list[Literal]) -> None:
+    def _follow_in_order(self, before: int, after: int, where: list[Literal]) -> None:
+        """Of two tasks of one row [D1] the one starts after the other, where both run and all of ``where`` hold."""
         task = self.graph.tasks[before]
         if task.choice is not None and task.kind in _CHAINED:
             # The start of such an op that does not run is free, so the chain may pass through it.
@@ -366,19 +362,6 @@ class Formulation:
             for before, after in pairwise(firsts):
                 self.model.add(period >= after - before)
         return period
-
-    def hint(self, starts: Mapping[int, int]) -> None:
-        """Give the solver a complete solution to start from: start of each task that runs."""
-        self.model.clear_hints()  # type: ignore[no-untyped-call]  # OR-Tools 9.15 leaves it untyped
-        for i, start in starts.items():
-            self.model.add_hint(self.start[i], start)
-        for choice, taken in enumerate(self.graph.taken(starts)):
-            self._hint_option(choice, taken)
-
-    def _hint_option(self, choice: int, taken: int) -> None:
-        for option, literal in enumerate(self.option[choice]):
-            if isinstance(literal, cp_model.IntVar):
-                self.model.add_hint(literal, option == taken)
 
     def runs(self, solver: cp_model.CpSolver | cp_model.CpSolverSolutionCallback) -> dict[int, int]:
         """Start of each task that runs in the solver's solution."""

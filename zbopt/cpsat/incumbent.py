@@ -108,5 +108,5 @@ class Incumbent:
             task = self.graph.tasks[i]
             if task.microbatch is not None:
                 kind = Kind.B if task.kind is Kind.BW else task.kind
-                rows[kind, task.virtual_stage, alike[task.microbatch]].append((task.iteration, task.microbatch))
+                rows[kind, task.virtual_stage, alike[task.microbatch]].append(task.turn)
         return all(row == sorted(row) for row in rows.values())

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from threading import Event
 from typing import Any
 
@@ -33,7 +32,7 @@ from zbopt.instance import Kind, Objective
 from zbopt.memory import chooses
 from zbopt.repeat import Run, unrolled
 from zbopt.result import Bound
-from zbopt.timing import as_started, best_starts, link_orders, stage_orders
+from zbopt.timing import as_started, best_starts, link_orders, objective_value, stage_orders
 
 _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
@@ -338,31 +337,6 @@ def tightened(graph: TaskGraph, starts: Mapping[int, int]) -> tuple[int, dict[in
     """(objective value, starts) after giving the order of ``starts`` its best times."""
     best = best_starts(as_started(graph, starts), stage_orders(graph, starts), link_orders(graph, starts))
     return objective_value(graph, best), best
-
-
-def objective_value(graph: TaskGraph, starts: Mapping[int, int]) -> int:
-    """Value of the instance's objective at ``starts``, in ticks."""
-    if graph.instance.objective is Objective.PERIOD:
-        return _period(graph, starts)
-    ends = {i: start + graph.tasks[i].duration_ticks for i, start in starts.items()}
-    if graph.instance.objective is Objective.MAX_STAGE_SPAN:
-        rows = [[i for i in row if i in starts] for row in graph.resources]
-        return max(max(ends[i] for i in row) - min(starts[i] for i in row) for row in rows if row)
-    return max(ends.values()) - (min(starts.values()) if graph.instance.input_ready_ticks is None else 0)
-
-
-def _period(graph: TaskGraph, starts: Mapping[int, int]) -> int:
-    """[T6] The most that an iteration starts after the one before, on any stage."""
-    longest = 0
-    for row in graph.resources:
-        firsts: dict[int, int] = {}
-        for i in row:
-            if i in starts:
-                iteration = graph.tasks[i].iteration
-                firsts[iteration] = min(starts[i], firsts.get(iteration, starts[i]))
-        times = [firsts[iteration] for iteration in sorted(firsts)]
-        longest = max([longest, *(after - before for before, after in pairwise(times))])
-    return longest
 
 
 def stage_sets(graph: TaskGraph) -> Iterator[tuple[int, ...]]:

@@ -7,15 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from zbopt.graph import Residence, Task, TaskGraph
+from zbopt.graph import Residence, TaskGraph
 from zbopt.instance import Kind
 
 _GIVES = (Kind.B, Kind.W, Kind.BW)
-
-
-def _turn(task: Task) -> tuple[int, int]:
-    """Where a task's microbatch comes among those of all iterations."""
-    return task.iteration, task.microbatch or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class Stairs:
         if any(graph.tasks[r.first].kind is not Kind.F or graph.tasks[r.last].kind not in _GIVES for r in residences):
             return None
         groups: dict[Kind, list[Residence]] = defaultdict(list)
-        for residence in sorted(residences, key=lambda r: _turn(graph.tasks[r.first])):
+        for residence in sorted(residences, key=lambda r: graph.tasks[r.first].turn):
             groups[graph.tasks[residence.last].kind].append(residence)
         shared = len({graph.tasks[r.first].virtual_stage for r in residences}) > 1
         if (

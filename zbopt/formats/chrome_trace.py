@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
+from zbopt.costs.times import tick_ns
 from zbopt.instance import Kind
 from zbopt.rows import Row, rows_of
 from zbopt.schedule import Event, Schedule, schedule_from_document
@@ -31,7 +32,6 @@ _COLOUR = {
     Kind.IN: "vsync_highlight_color",
     Kind.G: "terrible",
 }
-_US_OF = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}
 _HELD = "held"
 """Category of what a track shows of an event that is elsewhere: a port at the other end, a window inside an op."""
 COMPUTE_TRACK = 0
@@ -189,10 +189,7 @@ def _args(e: Event) -> dict[str, Any]:
 
 
 def _us_of_tick(tick: str) -> Fraction:
-    if tick == "unit":
-        return Fraction(1)
-    digits = tick.rstrip("smun")
-    return int(digits) * _US_OF[tick.removeprefix(digits)]
+    return Fraction(1) if tick == "unit" else tick_ns(tick) / 1000
 
 
 def is_ours(document: object) -> bool:

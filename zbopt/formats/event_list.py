@@ -109,7 +109,7 @@ def event_list_from_document(document: object, where: str) -> EventList:
 
 
 def _notes(instance: Instance) -> Iterator[str]:
-    if instance.backward_ticks is not None and instance.backward_ticks[0] is None:
+    if instance.has_lone_w(0):
         yield (
             "stage 0 has W but no B in the whole list, so its microbatches are taken to need none; "
             "if the list ought to have them, it is incomplete"

@@ -82,7 +82,7 @@ def _text(value: object) -> str:
 def _memory_units(instance: Instance) -> tuple[list[int], list[int], list[int]]:
     """(units that B gives back, that W gives back, by virtual stage; caps by stage), in the coarsest units [D4]."""
     pairs = list(zip(instance.activation, instance.weight_share, strict=True))
-    if instance.backward_ticks is not None and instance.backward_ticks[0] is None:
+    if instance.has_lone_w(0):
         pairs[0] = (pairs[0][0], Fraction(1))
     by_b, by_w = [a * (1 - share) for a, share in pairs], [a * share for a, share in pairs]
     scale = lcm(*(amount.denominator for amount in (*by_b, *by_w)))

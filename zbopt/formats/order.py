@@ -126,7 +126,7 @@ def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -
         _same_placement(rows, stage_of, instance)
         rows = [list(_as_allowed(row, instance)) for row in rows]
     microbatches = instance.microbatches if instance else 1 + max(c.step[2] for row in rows for c in row)
-    no_first_b = instance is not None and instance.backward_ticks is not None and instance.backward_ticks[0] is None
+    no_first_b = instance is not None and instance.has_lone_w(0)
     _complete(rows, stage_of, microbatches, no_first_b)
     _Run(rows, len(stage_of)).check()
     return Order(stage_of, microbatches, tuple(tuple(cell.step for cell in row) for row in rows))
@@ -176,15 +176,12 @@ def _same_placement(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], i
 
 def _as_allowed(row: Iterable[Cell], instance: Instance) -> Iterator[Cell]:
     """The ops that the instance has: BW as B and W where it must not fuse, no B where the first stage has none."""
-    fused, backward = instance.fused_backward_ticks, instance.backward_ticks
     for cell in row:
         kind, v, j = cell.step
-        may_fuse = fused is not None and fused[v] is not None
-        no_b = backward is not None and backward[v] is None
-        if kind is Kind.BW and not may_fuse:
-            kinds = [Kind.W] if no_b else [Kind.B, Kind.W]
+        if kind is Kind.BW and not instance.has_bw(v):
+            kinds = [Kind.W] if instance.has_lone_w(v) else [Kind.B, Kind.W]
             yield from (Cell((part, v, j), cell.where) for part in kinds)
-        elif not (kind is Kind.B and no_b):
+        elif not (kind is Kind.B and instance.has_lone_w(v)):
             yield cell
 
 

@@ -84,7 +84,7 @@ def _check_queues(rows: list[list[Event]]) -> None:
 
 
 def _check_backwards(rows: list[list[Event]], instance: Instance) -> None:
-    if instance.backward_ticks is not None and instance.backward_ticks[0] is None:
+    if instance.has_lone_w(0):
         raise ValueError(
             "backward_ticks[0] is null: the sail-zb runtime runs a B on the first virtual stage too; give it a time"
         )

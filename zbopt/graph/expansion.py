@@ -8,16 +8,12 @@ from fractions import Fraction
 from zbopt.graph.model import FUSED, SPLIT, Channel, Join, Key, Link, Precedence, Residence, Task, TaskGraph
 from zbopt.graph.transfers import Transfers
 from zbopt.instance import COMPUTE, Barrier, Instance, Kind
-from zbopt.memory import Way, memory_scale, parts, static_memory, ways
+from zbopt.memory import WAY_OF, Way, memory_scale, pieces, static_memory, ways
 
 
 def expand(instance: Instance) -> TaskGraph:
     """The task graph of ``instance``."""
     return _Expansion(instance).graph()
-
-
-_DROPPED_BY = {Kind.R: Way.RECOMPUTE, Kind.OUT: Way.OFFLOAD, Kind.IN: Way.OFFLOAD}
-"""The way that an op is there for."""
 
 
 class _Expansion:
@@ -112,8 +108,8 @@ class _Expansion:
             (Kind.IN, None if instance.reload_ticks is None else instance.reload_ticks[virtual_stage]),
         )
         for kind, ticks in times_of:
-            if ticks is not None and _DROPPED_BY[kind] in allowed:
-                option = allowed.index(_DROPPED_BY[kind])
+            if ticks is not None and WAY_OF[kind] in allowed:
+                option = allowed.index(WAY_OF[kind])
                 stage = instance.stage_of[virtual_stage]
                 self._add(Task(kind, stage, virtual_stage, microbatch, ticks, choice, option, self.iteration))
 
@@ -203,10 +199,8 @@ class _Expansion:
             for kinds, amount in self._pieces(virtual_stage, way).items():
                 first, last = (self.index[Key(kind, virtual_stage, microbatch, self.iteration)] for kind in kinds)
                 held.setdefault((first, last), [0] * len(allowed))[option] = amount
-        stage, choice = (
-            self.instance.stage_of[virtual_stage],
-            self.way_of.get((virtual_stage, microbatch, self.iteration)),
-        )
+        stage = self.instance.stage_of[virtual_stage]
+        choice = self.way_of.get((virtual_stage, microbatch, self.iteration))
         for (first, last), amounts in held.items():
             common = min(amounts)
             if common:
@@ -221,13 +215,9 @@ class _Expansion:
         if key not in self.pieces:
             instance = self.instance
             found: dict[tuple[Kind, Kind], int] = {}
-            fused = instance.fused_backward_ticks is not None and instance.fused_backward_ticks[virtual_stage]
-            for backward in (*([False] if instance.may_split else []), *([True] if fused else [])):
-                sums: dict[tuple[Kind, Kind], Fraction] = {}
-                for part in parts(instance, virtual_stage, way, fused=backward):
-                    pair = (part.first, part.last)
-                    sums[pair] = sums.get(pair, Fraction(0)) + part.amount
-                found |= {pair: int(amount * self.scale) for pair, amount in sums.items()}
+            for fused, there in ((False, instance.may_split), (True, instance.has_bw(virtual_stage))):
+                if there:
+                    found |= pieces(instance, virtual_stage, way, self.scale, fused=fused)
             self.pieces[key] = found
         return self.pieces[key]
 

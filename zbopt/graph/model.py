@@ -49,6 +49,11 @@ class Task:
         where = self.stage if self.virtual_stage is None else self.virtual_stage
         return Key(self.kind, where, self.microbatch, self.iteration)
 
+    @property
+    def turn(self) -> tuple[int, int]:
+        """Where its microbatch comes among those of all iterations."""
+        return self.iteration, self.microbatch or 0
+
 
 @dataclass(frozen=True, slots=True)
 class Precedence:

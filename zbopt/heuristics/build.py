@@ -83,10 +83,15 @@ def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> l
     """The whole backward of a microbatch in one piece: BW where the instance has one, else B and W back to back."""
     if instance.ticks_of(virtual_stage, microbatch).fused is not None:
         return [(Kind.BW, virtual_stage, microbatch)]
-    return [*input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
+    return split_steps(instance, virtual_stage, microbatch)
 
 
-def input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+def split_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    """B and W of a microbatch back to back."""
+    return [*_input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
+
+
+def _input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
     """The B of a microbatch; nothing where the virtual stage has none."""
     ticks = instance.ticks_of(virtual_stage, microbatch)
     has_none = ticks.weight is not None and ticks.backward is None

@@ -66,8 +66,7 @@ class _Row:
             raise NotApplicableError(
                 f"{name}: {self.count} microbatches a stream; it needs at least {2 * half}, take list"
             )
-        fused = instance.fused_backward_ticks
-        if fused is None or None in (fused[near], fused[far]):
+        if not (instance.has_bw(near) and instance.has_bw(far)):
             raise NotApplicableError(f"{name}: the backward is never whole; give fused_backward_ticks, or take list")
         self.forwards, self.backwards = [0, 0], [0, 0]
         self.weights: deque[Step] = deque()

@@ -10,16 +10,15 @@ from fractions import Fraction
 
 from zbopt.graph import Key, expand
 from zbopt.heuristics.build import (
-    Step,
-    input_gradient_steps,
     require_kept_activations,
     require_only_ops,
     require_split,
     schedule_in_order,
+    split_steps,
 )
 from zbopt.heuristics.interleaved import even_groups, order_of, passes, require_round_robin, warmup
 from zbopt.heuristics.pack import packed_order
-from zbopt.instance import Instance, Kind
+from zbopt.instance import Instance
 from zbopt.memory import static_memory, whole_memory
 from zbopt.schedule import Schedule
 
@@ -47,7 +46,7 @@ def interleaved_zb(instance: Instance) -> Schedule:
         update={"memory_cap": tuple(_room(instance, s, held) for s in range(instance.stages))}
     )
     graph = expand(limited)
-    orders = [order_of(instance, stage, forwards, backwards, _split_backward) for stage in range(instance.stages)]
+    orders = [order_of(instance, stage, forwards, backwards, split_steps) for stage in range(instance.stages)]
     rows = [[graph.index[Key(*step)] for step in order] for order in orders]
     packing, starts = packed_order(graph, rows, _ROUNDS)
     return schedule_in_order("interleaved-zb", instance, packing.steps(starts))
@@ -58,7 +57,3 @@ def _room(instance: Instance, stage: int, held: int) -> Fraction:
     sizes = sorted((whole_memory(instance, v) for v in instance.virtual_stages_of(stage)), reverse=True)
     each, rest = divmod(held, len(sizes))
     return static_memory(instance, stage) + each * sum(sizes, Fraction(0)) + sum(sizes[:rest], Fraction(0))
-
-
-def _split_backward(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
-    return [*input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from zbopt.heuristics.build import (
     Step,
     backward_steps,
-    input_gradient_steps,
     require_one_virtual_stage_a_stage,
     require_split,
     schedule_in_order,
+    split_steps,
 )
 from zbopt.instance import Instance, Kind
 from zbopt.schedule import Schedule
@@ -39,11 +39,7 @@ def one_f_one_b_split(instance: Instance) -> Schedule:
     """
     require_one_virtual_stage_a_stage("1f1b-split", instance)
     require_split("1f1b-split", instance)
-    return schedule_in_order("1f1b-split", instance, _orders(instance, _split_steps))
-
-
-def _split_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
-    return [*input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
+    return schedule_in_order("1f1b-split", instance, _orders(instance, split_steps))
 
 
 def _orders(instance: Instance, backward: Callable[[Instance, int, int], list[Step]]) -> list[list[Step]]:

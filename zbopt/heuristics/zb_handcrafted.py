@@ -45,8 +45,7 @@ def _schedule(name: str, instance: Instance, warmups: list[int], most_live: int)
 def _order(instance: Instance, virtual_stage: int, warmup: int, most_live: int) -> list[Step]:
     """Forwards of the warm-up, then B, W and F in turn; W only where ``most_live`` are live, at the end all but s."""
     m = instance.microbatches
-    backward = instance.backward_ticks
-    has_b = backward is None or backward[virtual_stage] is not None
+    has_b = not instance.has_lone_w(virtual_stage)
     forwards, weights = min(m, warmup), 0
     order: list[Step] = [(Kind.F, virtual_stage, j) for j in range(forwards)]
     for microbatch in range(m):

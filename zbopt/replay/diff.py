@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from zbopt.costs.times import tick_ns
 from zbopt.instance import Barrier, Kind
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
 from zbopt.schedule import Event, Schedule
@@ -66,14 +67,13 @@ class Diff:
         return next((row for row in self.rows if row.late > tolerance_ns), None)
 
 
-def tick_ns(plan: Schedule, trace: Trace, step: TraceStep) -> float:
+def _tick_ns(plan: Schedule, trace: Trace, step: TraceStep) -> float:
     """Nanoseconds of a tick: what the plan says, what the simulation was told, or the ratio of all work."""
     text = plan.instance.tick
     if trace.simulated:
         return trace.network.tick_s * 1e9
     if text != "unit":
-        digits = text.rstrip("nums")
-        return int(digits) * {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}[text.removeprefix(digits)]
+        return float(tick_ns(text))
     planned = sum(e.end - e.start for e in plan.events if e.kind is not Kind.O)
     return sum(e.end - e.start for e in step.events if e.kind is not Kind.O) / planned
 
@@ -87,7 +87,7 @@ def compare(plan: Schedule, trace: Trace, step: TraceStep | None = None) -> Diff
     step = step or trace.best_step()
     steps = plan.instance.optimizer_ticks is not None
     observed = {e.event(0).id: e for e in step.events if steps or e.kind is not Kind.O}
-    join = _Join(plan, observed, tick_ns(plan, trace, step))
+    join = _Join(plan, observed, _tick_ns(plan, trace, step))
     rows = [row for event in plan.events if (row := join.row(event)) is not None]
     return Diff(
         tick_ns=join.scale,

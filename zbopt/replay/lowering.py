@@ -116,7 +116,7 @@ def _action(event: Event) -> Action:
 def _merged(schedule: Schedule) -> Iterator[list[Event]]:
     """Compute events of each stage in order, with B and W joined where that delays no other stage."""
     starts = {(e.virtual_stage, e.microbatch): e.start for e in schedule.events if e.kind in (Kind.B, Kind.BW)}
-    no_input_gradient = schedule.instance.backward_ticks is not None and schedule.instance.backward_ticks[0] is None
+    no_input_gradient = schedule.instance.has_lone_w(0)
     for row in schedule.by_stage():
         events = [event for event in row if event.kind is not Kind.O]
         merged: list[Event] = []

@@ -11,6 +11,7 @@ from zbopt.schedule import Event, Provenance, Schedule
 from zbopt.timing.arcs import Arcs, DeadlockError, running
 from zbopt.timing.first_come import first_come
 from zbopt.timing.host import as_started, within_cap
+from zbopt.timing.value import objective_value
 
 __all__ = [
     "DeadlockError",
@@ -19,6 +20,7 @@ __all__ = [
     "earliest_starts",
     "least_span_starts",
     "link_orders",
+    "objective_value",
     "orders_of_steps",
     "running",
     "schedule_in_order",
