@@ -76,7 +76,74 @@ def audit() -> Iterator[Instance]:
     yield Instance.uniform(name="two-stage", stages=2, microbatches=2)
 
 
-SETS = {"zb-iclr2024": zb_iclr2024, "unit": unit, "audit": audit}
+_EVERYTHING: Mapping[str, object] = {
+    "comm_ticks": 1,
+    "communication": "link",
+    "transfer_occupies": "port",
+    "boundary": "1/2",
+    "bandwidth": "1/2",
+    "loss_ticks": 1,
+    "reduction_ticks": 2,
+    "reduction_occupies": "port",
+    "barrier": "global",
+    "barrier_ticks": 1,
+    "optimizer_ticks": 2,
+    "activation": 4,
+    "weight_share": "1/2",
+    "gradient_state": 1,
+    "receive_buffers": 2,
+    "parameters": 3,
+    "gradients": 3,
+    "optimizer_state": 6,
+    "workspace": 1,
+    "reserve": 1,
+    "recompute": "choose",
+    "checkpoint": 1,
+    "offload": "choose",
+    "offload_ticks": 3,
+    "offload_rest": 1,
+}
+_SMALL_CAPS = (
+    (48, 44, 40, 36),
+    (44, 41, 38, 35),
+    (38, 36, 34, 32),
+    (36, 34, 33, 31),
+    (34, 32, 31, 30),
+    (32, 30, 29, 28),
+)
+_LARGE_CAPS = (64, 60, 56, 52, 48, 44, 40, 36)
+_LARGE_SHARES = (Fraction(5, 4), Fraction(1), Fraction(17, 20), Fraction(3, 4))
+
+
+def everything() -> Iterator[Instance]:
+    """Every field that takes time or memory, under ever tighter caps: 4 stages with 8 microbatches, 8 with 24."""
+    for caps in _SMALL_CAPS:
+        yield _with_everything(8, caps)
+    for share in _LARGE_SHARES:
+        yield _with_everything(24, tuple(round(share * cap) for cap in _LARGE_CAPS))
+
+
+def _with_everything(microbatches: int, caps: tuple[int, ...]) -> Instance:
+    """As many stages as ``caps``, two on each link to the host; the first a little faster, the last a little slower."""
+    stages, middle = len(caps), len(caps) - 2
+    times = {
+        "forward_ticks": [4, *[5] * middle, 6],
+        "backward_ticks": [4, *[5] * middle, 6],
+        "weight_ticks": [3, *[4] * middle, 4],
+        "fused_backward_ticks": [7, *[9] * middle, 10],
+    }
+    size = {
+        "name": f"p{stages}-m{microbatches}-cap{caps[0]}-to-{caps[-1]}",
+        "stages": stages,
+        "microbatches": microbatches,
+        "input_ready_ticks": range(microbatches),
+        "host_link": [stage // 2 for stage in range(stages)],
+        "memory_cap": caps,
+    }
+    return Instance.model_validate({**_EVERYTHING, **times, **size})
+
+
+SETS = {"zb-iclr2024": zb_iclr2024, "unit": unit, "audit": audit, "everything": everything}
 
 
 def write_all(folder: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 from exact import proved_optimum
 
-from zbopt.instance import Instance
+from zbopt.instance import Instance, read_instance
 from zbopt.memory import least_memory
 from zbopt.portfolio import infeasible, solve
 from zbopt.schedule import Status
 from zbopt.validator import validate
+
+EVERYTHING = Path(__file__).parents[2] / "instances" / "everything"
 
 
 def problem(seed: int, way: str, mode: str) -> Instance:
@@ -60,14 +63,14 @@ def test_choosing_finds_what_keeping_cannot_and_is_never_worse_than_always(way: 
 
 
 @pytest.mark.parametrize(
-    ("caps", "value", "proved_by"),
+    ("name", "value", "proved_by"),
     [
-        ((48, 44, 40, 36), 161, "bound:load"),
-        ((44, 41, 38, 35), 164, "bound:last-gradient"),
-        ((36, 34, 33, 31), 168, "bound:last-gradient"),
+        ("p4-m8-cap48-to-36", 161, "bound:load"),
+        ("p4-m8-cap44-to-35", 164, "bound:last-gradient"),
+        ("p4-m8-cap36-to-31", 168, "bound:last-gradient"),
     ],
 )
-def test_everything_switched_on_is_proved(caps: tuple[int, ...], value: int, proved_by: str) -> None:
+def test_everything_switched_on_is_proved(name: str, value: int, proved_by: str) -> None:
     """4 stages, 8 microbatches, with every field that takes time or memory: a bound of the last stage is met.
 
     The load: its first F begins at 20 at the earliest (F 4, 5, 5 and three transfers of 1 + (1/2)/(1/2) = 2 ticks), 8
@@ -80,47 +83,9 @@ def test_everything_switched_on_is_proved(caps: tuple[int, ...], value: int, pro
     transfers of 2, B 5 twice and 7 for the backward of the first stage, 23, and the 5 above: 136 + 23 + 5 = 164.
     At a cap of 31 three W fit beside it instead of four: 4 ticks more.
     """
-    instance = Instance.model_validate(EVERYTHING | {"memory_cap": caps})
+    instance = read_instance(EVERYTHING / f"{name}.json")
     result = solve(instance, time_limit_s=60, deterministic=True)
     assert result.schedule is not None
     assert validate(instance, result.schedule).violations == ()
     assert (result.value, result.bound.value, result.status) == (value, value, Status.OPTIMAL)
     assert result.bound.proved_by == proved_by
-
-
-EVERYTHING = {
-    "stages": 4,
-    "microbatches": 8,
-    "forward_ticks": [4, 5, 5, 6],
-    "backward_ticks": [4, 5, 5, 6],
-    "weight_ticks": [3, 4, 4, 4],
-    "fused_backward_ticks": [7, 9, 9, 10],
-    "comm_ticks": 1,
-    "communication": "link",
-    "transfer_occupies": "port",
-    "boundary": "1/2",
-    "bandwidth": "1/2",
-    "loss_ticks": 1,
-    "reduction_ticks": 2,
-    "reduction_occupies": "port",
-    "barrier": "global",
-    "barrier_ticks": 1,
-    "optimizer_ticks": 2,
-    "input_ready_ticks": [0, 1, 2, 3, 4, 5, 6, 7],
-    "activation": 4,
-    "weight_share": "1/2",
-    "gradient_state": 1,
-    "receive_buffers": 2,
-    "parameters": 3,
-    "gradients": 3,
-    "optimizer_state": 6,
-    "workspace": 1,
-    "reserve": 1,
-    "recompute": "choose",
-    "checkpoint": 1,
-    "offload": "choose",
-    "offload_ticks": 3,
-    "offload_rest": 1,
-    "host_link": [0, 0, 1, 1],
-    "memory_cap": [48, 44, 40, 36],
-}

@@ -16,7 +16,7 @@ from zbopt.instance import Instance, Objective, read_instance
 
 REPOSITORY = Path(__file__).parents[2]
 INSTANCES = REPOSITORY / "instances"
-COUNTS = {"zb-iclr2024": 33, "unit": 72, "audit": 1}
+COUNTS = {"zb-iclr2024": 33, "unit": 72, "audit": 1, "everything": 10}
 PUBLISHED = json.loads((REPOSITORY / "tests" / "golden" / "zb_iclr2024.json").read_text(encoding="utf-8"))
 
 
@@ -37,7 +37,9 @@ def files(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_script_writes_what_is_there(name: str, make: ModuleType, tmp_path: Path) -> None:
-    """33 = 12 linear settings at 2 caps and 9 V settings; 72 = 3 stage counts, 4 microbatch counts, 6 caps."""
+    """33 = 12 linear settings at 2 caps and 9 V settings; 72 = 3 stage counts, 4 microbatch counts, 6 caps;
+    10 = 6 rows of caps on 4 stages and 4 on 8.
+    """
     make.write_all(tmp_path)
     written = {file.name: file.read_text(encoding="utf-8") for file in instance_files(tmp_path / name)}
     assert written == files(name)
