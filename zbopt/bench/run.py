@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -126,15 +126,7 @@ class _Task:
         return replace(row, reference=reference, interrupted=theirs.interrupted, error=contradiction)
 
     def _solved(self, instance: Instance, limits: Limits) -> Result:
-        return solve(
-            instance,
-            time_limit_s=limits.time_limit_s,
-            workers=limits.workers,
-            seed=limits.seed,
-            deterministic=limits.deterministic,
-            engine=limits.engine,
-            on_progress=self.on_progress,
-        )
+        return solve(instance, **asdict(limits), on_progress=self.on_progress)
 
 
 def _text(error: Exception) -> str:

@@ -19,6 +19,7 @@ from zbopt.formats.event_list import event_list_from_document
 from zbopt.instance import read_document
 from zbopt.metrics import figures
 from zbopt.portfolio import solve
+from zbopt.quantities import counted
 from zbopt.replay.trace import SOURCE, trace_from_document
 from zbopt.report.gantt import gantt
 from zbopt.report.page import asked, distance_rows, figures_rows, lines_of
@@ -121,8 +122,8 @@ def read_checked(file: Path) -> Checked:
 
 def _checked(file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = ()) -> Checked:
     verdict = validate(schedule.instance, schedule)
-    counted = (v for v in verdict.violations if not (v.code is Code.WRONG_DURATION and observed(schedule)))
-    found = [*faults, *((violation.code.value, violation.message) for violation in counted)]
+    rules = (v for v in verdict.violations if not (v.code is Code.WRONG_DURATION and observed(schedule)))
+    found = [*faults, *((violation.code.value, violation.message) for violation in rules)]
     return Checked(file, schedule, verdict, tuple(dict.fromkeys(found)))
 
 
@@ -204,6 +205,5 @@ def show_page(checked: Checked, window: tuple[int, int] | None = None) -> Iterat
 
 
 def _title(checked: Checked) -> str:
-    count = len(checked.violations)
-    verdict = "valid" if checked.valid else f"invalid, {count} violation{'s' if count != 1 else ''}"
+    verdict = "valid" if checked.valid else f"invalid, {counted(len(checked.violations), 'violation')}"
     return f"{checked.file}: {verdict}"

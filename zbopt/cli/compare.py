@@ -231,7 +231,5 @@ def _left_out(rows: Sequence[Row], width: int) -> Iterator[str]:
         yield ""
         yield "not in the table:"
     for reason, schedules in names.items():
-        yield from wrap(
-            f"{', '.join(schedules)}: {reason}", width, initial_indent="  ", subsequent_indent="    ",
-            break_on_hyphens=False,
-        )  # fmt: skip
+        text = f"{', '.join(schedules)}: {reason}"
+        yield from wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

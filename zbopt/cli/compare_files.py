@@ -9,13 +9,14 @@ from pathlib import Path
 from zbopt.causes import Cause, Explanation, explain
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, read_checked
-from zbopt.cli.distance import idle_interval_text, parting_record, parting_text, sums_record
+from zbopt.cli.distance import idle_interval_text, parting_record, parting_text
 from zbopt.difference import Divergence, Parting, divergences
 from zbopt.instance import Instance
 from zbopt.metrics import Figures, figures
+from zbopt.report.explain import sums_record
 from zbopt.report.page import lines_of
 from zbopt.report.record import Record, figures_record, tick_record
-from zbopt.report.words import amount_text, percent, runs_text, table
+from zbopt.report.words import amount_text, percent, runs_text, table, value_text
 
 _MOST_STAGES = 16
 """Of more stages, only the first to part are listed."""
@@ -154,14 +155,8 @@ def _other_fields(first: Instance, second: Instance) -> list[tuple[str, str, str
     for name in Instance.model_fields:
         a, b = getattr(first, name), getattr(second, name)
         if a != b and name not in ("name", "rounding_ticks"):
-            found.append((name, _shown(a), _shown(b)))
+            found.append((name, value_text(a), value_text(b)))
     return found
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return runs_text(value)
-    return "none" if value is None else str(value)
 
 
 def _record(sides: Sequence[Side]) -> Record:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zbopt.causes import Avoidable, Cause, Explanation, Idle, explain
 from zbopt.difference import Divergence, Parting, divergences, first_divergence
 from zbopt.metrics import figures
 from zbopt.quantities import counted
+from zbopt.report.explain import idle_record
 from zbopt.report.record import Record
 from zbopt.report.words import percent, ticks_text
 from zbopt.result import Result
@@ -166,24 +167,15 @@ def distance_record(distance: Distance) -> Record:
         "above_best": distance.above_best,
         "bubble": None
         if bubble is None
-        else idle_record(bubble.idle)
+        else _wait_record(bubble.idle)
         | {"usable_from": bubble.usable_from, "op": bubble.op.id, "by_split": bubble.by_split},
-        "wait": None if distance.wait is None else idle_record(distance.wait),
+        "wait": None if distance.wait is None else _wait_record(distance.wait),
         "parting": None if distance.parting is None else parting_record(distance.parting),
     }
 
 
-def idle_record(idle: Idle) -> Record:
-    """An idle interval, its ops by id."""
-    return {
-        "stage": idle.stage,
-        "start": idle.start,
-        "end": idle.end,
-        "ticks": idle.ticks,
-        "cause": idle.cause.value,
-        "before": None if idle.before is None else idle.before.id,
-        "waits_for": None if idle.waits_for is None else idle.waits_for.id,
-    }
+def _wait_record(idle: Idle) -> Record:
+    return idle_record(idle) | {"ticks": idle.ticks}
 
 
 def parting_record(parting: Divergence) -> Record:
@@ -199,8 +191,3 @@ def parting_record(parting: Divergence) -> Record:
         "first": op(parting.first),
         "second": op(parting.second),
     }
-
-
-def sums_record(sums: Mapping[Cause, int]) -> Record:
-    """Idle ticks by cause."""
-    return {cause.value: ticks for cause, ticks in sums.items()}

@@ -14,7 +14,7 @@ from zbopt.causes import explain
 from zbopt.cli import out
 from zbopt.cli.check import INVALID
 from zbopt.cli.ctrl_c import ignored
-from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text, sums_record
+from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text
 from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags
 from zbopt.cli.formats import Format, read_text, refuse_flags
 from zbopt.cli.solve import INFEASIBLE, search_for
@@ -29,6 +29,7 @@ from zbopt.formats.sail_zb import from_sail_zb
 from zbopt.formats.torch_csv import order_from_csv
 from zbopt.instance import Instance, read_document, read_instance
 from zbopt.metrics import figures
+from zbopt.report.explain import sums_record
 from zbopt.report.page import asked, figures_rows, lines_of
 from zbopt.report.record import Record, figures_record, tick_record
 from zbopt.schedule import Provenance, Schedule, versions, write_schedule

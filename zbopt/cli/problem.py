@@ -16,7 +16,7 @@ from zbopt.cli.step_flags import SINGLE_TIMES, STEP_TIMES, step_fields
 from zbopt.costs.runtimes import run_by
 from zbopt.costs.times import Times, parse_times, tick_name, tick_ns
 from zbopt.instance import Instance, first_error, read_instance
-from zbopt.report.words import runs_text
+from zbopt.report.words import value_text
 from zbopt.routes import bidirectional
 
 _TIME_FLAGS = {
@@ -233,11 +233,5 @@ def _notes(old: Instance, new: Instance) -> list[str]:
     for field in asked:
         before, after = getattr(old, field), getattr(new, field)
         if before != after:
-            notes.append(f"{field} is {_shown(after)}; the file says {_shown(before)}")
+            notes.append(f"{field} is {value_text(after)}; the file says {value_text(before)}")
     return notes
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return runs_text(value)
-    return "none" if value is None else str(value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from zbopt.causes import Avoidable, Cause, Explanation, Measured, Window
+from zbopt.causes import Avoidable, Cause, Explanation, Idle, Measured, Window
 from zbopt.costs.times import time_text
 from zbopt.instance import Objective
 from zbopt.quantities import counted
@@ -99,18 +99,8 @@ def explain_record(explained: Explanation) -> Record:
     return {
         "whole_iteration": _window_record(explained.whole()),
         "steady_window": None if steady is None else _window_record(steady),
-        "idle_by_stage": [{cause.value: ticks for cause, ticks in row.items()} for row in explained.by_stage()],
-        "idle": [
-            {
-                "stage": idle.stage,
-                "start": idle.start,
-                "end": idle.end,
-                "cause": idle.cause.value,
-                "before": None if idle.before is None else idle.before.id,
-                "waits_for": None if idle.waits_for is None else idle.waits_for.id,
-            }
-            for idle in explained.idle
-        ],
+        "idle_by_stage": [sums_record(row) for row in explained.by_stage()],
+        "idle": [idle_record(idle) for idle in explained.idle],
         "measured": {
             "objective": explained.measured.objective.value,
             "stage": explained.measured.stage,
@@ -141,6 +131,23 @@ def _window_record(window: Window) -> Record:
         "denominator": window.total,
         "idle": window.idle,
         "idle_share": window.share(window.idle),
-        "by_cause": {cause.value: ticks for cause, ticks in window.by_cause.items()},
+        "by_cause": sums_record(window.by_cause),
         "share_by_cause": {cause.value: window.share(ticks) for cause, ticks in window.by_cause.items()},
     }
+
+
+def idle_record(idle: Idle) -> Record:
+    """An idle interval, its ops by id."""
+    return {
+        "stage": idle.stage,
+        "start": idle.start,
+        "end": idle.end,
+        "cause": idle.cause.value,
+        "before": None if idle.before is None else idle.before.id,
+        "waits_for": None if idle.waits_for is None else idle.waits_for.id,
+    }
+
+
+def sums_record(sums: Mapping[Cause, int]) -> Record:
+    """Idle ticks by cause."""
+    return {cause.value: ticks for cause, ticks in sums.items()}

@@ -132,7 +132,7 @@ def _violations(entry: Entry) -> Iterator[str]:
     if not entry.violations:
         return
     count = len(entry.violations)
-    yield f'<p class="alarm">Not a valid schedule: {count} violation{"s" if count > 1 else ""}.</p><ul>'
+    yield f'<p class="alarm">Not a valid schedule: {counted(count, "violation")}.</p><ul>'
     for code, message in entry.violations[:_MOST_VIOLATIONS]:
         yield f"<li>{escape(code)}: {escape(message)}</li>"
     yield "</ul>" + (f"<p>and {count - _MOST_VIOLATIONS} more</p>" if count > _MOST_VIOLATIONS else "")

@@ -41,9 +41,7 @@ def rounding_text(rounding_ticks: Fraction, tick: str) -> str:
 
 def runs_text(values: Iterable[object], most: int = 12) -> str:
     """A list with repeated values counted: ``6, 5 x3``; the middle is left out where it is long; one value alone."""
-    texts = ["none" if value is None else amount_text(value) if isinstance(value, Fraction) else str(value)
-             for value in values]  # fmt: skip
-    runs = [(text, len(list(group))) for text, group in groupby(texts)]
+    runs = [(text, len(list(group))) for text, group in groupby(map(_item_text, values))]
     if len(runs) == 1:
         return runs[0][0]
     parts = [text if count == 1 else f"{text} x{count}" for text, count in runs]
@@ -52,11 +50,24 @@ def runs_text(values: Iterable[object], most: int = 12) -> str:
     return ", ".join(parts)
 
 
+def _item_text(value: object) -> str:
+    if value is None:
+        return "none"
+    return amount_text(value) if isinstance(value, Fraction) else str(value)
+
+
+def value_text(value: object) -> str:
+    """The value of an instance's field, a list with repeated values counted."""
+    if isinstance(value, tuple):
+        return runs_text(value)
+    return "none" if value is None else str(value)
+
+
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
     """Rows as aligned columns: the first to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        (indent + "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths,
-         strict=True)))).rstrip()
-        for row in rows
-    ]  # fmt: skip
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(others, widths[1:], strict=True))]
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return lines
