@@ -105,7 +105,7 @@ class OpTicks(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class Neighbours:
     """Routes by virtual stage: the one before and after it (``None``: an end), and the microbatches that pass it."""
 
     before: tuple[int | None, ...]
@@ -114,24 +114,22 @@ class Ways:
 
 
 @remembered
-def ways(routes: tuple[Route, ...] | None, virtual_stages: int, microbatches: int) -> Ways:
-    """The ways of ``routes``; ``None`` is one route for all."""
+def neighbours(routes: tuple[Route, ...] | None, virtual_stages: int, microbatches: int) -> Neighbours:
+    """What ``routes`` say of each virtual stage; ``None`` is one route for all."""
     before: list[int | None] = [None] * virtual_stages
     after: list[int | None] = [None] * virtual_stages
     passing = [range(microbatches)] * virtual_stages
+    given = [(tuple(range(virtual_stages)), microbatches)]
+    if routes is not None:
+        given = [(route.virtual_stages, route.microbatches) for route in routes]
     first = 0
-    for way, count in [(tuple(range(virtual_stages)), microbatches)] if routes is None else map(tuple_of, routes):
+    for way, count in given:
         for v, following in pairwise(way):
             after[v], before[following] = following, v
         for v in way:
             passing[v] = range(first, first + count)
         first += count
-    return Ways(tuple(before), tuple(after), tuple(passing))
-
-
-def tuple_of(route: Route) -> tuple[tuple[int, ...], int]:
-    """The virtual stages of a route and its number of microbatches."""
-    return route.virtual_stages, route.microbatches
+    return Neighbours(tuple(before), tuple(after), tuple(passing))
 
 
 @remembered
@@ -185,13 +183,7 @@ def default_shares(stage_of: Sequence[int], routes: Any) -> tuple[Fraction, ...]
     """An activation's default: its share of what one microbatch holds on its stage."""
     numbers: dict[int, int] = {}
     for number_of_route, route in enumerate(routes if isinstance(routes, (list, tuple)) else ()):
-        way = (
-            route.virtual_stages
-            if isinstance(route, Route)
-            else route.get("virtual_stages")
-            if isinstance(route, dict)
-            else ()
-        )
+        way = route.get("virtual_stages") if isinstance(route, dict) else getattr(route, "virtual_stages", ())
         numbers |= {v: number_of_route for v in way if isinstance(v, int)} if isinstance(way, (list, tuple)) else {}
     keys = [(stage, numbers.get(v, 0)) for v, stage in enumerate(stage_of)]
     held = Counter(keys)
@@ -247,19 +239,19 @@ class RouteFields(BaseModel):
 
     def previous_of(self, virtual_stage: int) -> int | None:
         """The virtual stage before this one on its route; ``None``: it is the first."""
-        return self._ways.before[virtual_stage]
+        return self._neighbours.before[virtual_stage]
 
     def next_of(self, virtual_stage: int) -> int | None:
         """The virtual stage after this one on its route; ``None``: it is the last."""
-        return self._ways.after[virtual_stage]
+        return self._neighbours.after[virtual_stage]
 
     def microbatches_of(self, virtual_stage: int) -> range:
         """The microbatches that pass a virtual stage."""
-        return self._ways.passing[virtual_stage]
+        return self._neighbours.passing[virtual_stage]
 
     @property
-    def _ways(self) -> Ways:
-        return ways(self.routes, self.virtual_stages, self.microbatches)
+    def _neighbours(self) -> Neighbours:
+        return neighbours(self.routes, self.virtual_stages, self.microbatches)
 
     def passes(self) -> Iterator[tuple[int, int]]:
         """Every virtual stage with every microbatch that passes it."""

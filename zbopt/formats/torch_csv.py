@@ -11,7 +11,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
@@ -59,6 +59,10 @@ class Action:
     def __str__(self) -> str:
         micro = "" if self.microbatch is None else str(self.microbatch)
         return f"{self.virtual_stage}{self.op.value}{micro}"
+
+    def as_whole(self) -> Action:
+        """B in the place of I: both put the input's gradient there."""
+        return replace(self, op=Op.BACKWARD) if self.op is Op.INPUT_GRAD else self
 
 
 Rows = tuple[tuple[Action, ...], ...]
@@ -239,7 +243,7 @@ class _Links:
             moved = False
             for rank, row in enumerate(self.rows):
                 while heads[rank] < len(row) and self._needs(row[heads[rank]].action) <= done:
-                    done.add(_as_whole(row[heads[rank]].action))
+                    done.add(row[heads[rank]].action.as_whole())
                     heads[rank] += 1
                     moved = True
         stuck = [(rank, row[heads[rank]]) for rank, row in enumerate(self.rows) if heads[rank] < len(row)]
@@ -271,8 +275,3 @@ class _Links:
 def _other_end(action: Action) -> Action:
     step, op = _SENDS[action.op] if action.op in _SENDS else _RECEIVES[action.op]
     return Action(action.virtual_stage + step, op, action.microbatch)
-
-
-def _as_whole(action: Action) -> Action:
-    """I and B alike compute the input's gradient."""
-    return Action(action.virtual_stage, Op.BACKWARD, action.microbatch) if action.op is Op.INPUT_GRAD else action

@@ -190,7 +190,7 @@ def _stuck(rows: Rows, stage_of: Sequence[int]) -> list[Refusal]:
         moved = False
         for queue in queues:
             while queue and _needs(queue[0], stage_of, len(rows) == 1) <= done:
-                done.add(_as_done(queue.popleft()))
+                done.add(queue.popleft().as_whole())
                 moved = True
     stuck = [(rank, queue[0]) for rank, queue in enumerate(queues) if queue]
     if not stuck:
@@ -215,8 +215,3 @@ def _needs(action: Action, stage_of: Sequence[int], single: bool) -> set[Action]
     if single or stage_of[giver] == stage_of[v]:
         return {Action(giver, Op.FORWARD if send is Op.SEND_F else Op.BACKWARD, micro)}
     return {Action(giver, send, micro), Action(v, receive, micro)}
-
-
-def _as_done(action: Action) -> Action:
-    """I and B alike put the input's gradient there."""
-    return Action(action.virtual_stage, Op.BACKWARD, action.microbatch) if action.op is Op.INPUT_GRAD else action

@@ -87,15 +87,9 @@ class Pipeline:
 
     def _engine(self) -> Engine:
         single = len(set(self.groups.stage_of)) == 1
-        undamaged = self.damage is None
-        rows = (
-            refuse(self.schedule, single_process=single) if undamaged else lower(self.schedule, single_process=single)
-        )
+        lowered = refuse if self.damage is None else lower
+        rows = lowered(self.schedule, single_process=single)
         self._prefix = prefixes(rows, self.groups.stage_of)[self.groups.stage]
-        if self.recorder.meter is not None:
-            for part in self.parts.values():
-                if part.queue is not None:
-                    part.queue.hold = self.recorder.meter.hold
         return Engine(
             [self._slice(v) for v in self.groups.own],
             rows,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from operator import attrgetter
 
 from zbopt.instance import COMPUTE, Instance, Kind, MicrobatchTimes
 from zbopt.schedule import Event, Schedule
 from zbopt.validator.circle import circle
 from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, drop_times
+from zbopt.validator.held import overlaps
 from zbopt.validator.memory import peak_memory
 from zbopt.validator.overlap import overlapped_pairs
 from zbopt.validator.routes import routes_of
@@ -351,16 +351,10 @@ class _Check:
                 self._report(Code.WRONG_DURATION, message)
 
     def _overlaps(self, stage: int, row: Sequence[Event]) -> None:
-        """Each event that starts while another runs; one of no length does so only strictly inside it."""
-        longest = row[0] if row else None
-        for before, event in pairwise(row):
-            assert longest is not None
-            longest = before if before.end > longest.end else longest
-            if event.start < longest.end:
-                message = (
-                    f"stage {stage}: {name_of(event)} starts at {shown(event.start)}, {name_of(longest)} runs from"
-                )
-                self._report(Code.STAGE_OVERLAP, f"{message} {shown(longest.start)} to {shown(longest.end)}")
+        """Each event that starts while another runs."""
+        for longest, event in overlaps(row):
+            message = f"stage {stage}: {name_of(event)} starts at {shown(event.start)}, {name_of(longest)} runs from"
+            self._report(Code.STAGE_OVERLAP, f"{message} {shown(longest.start)} to {shown(longest.end)}")
 
     def _makespan(self) -> int:
         """From the first start to the last end; where the times of inputs are given, from the first of these, 0."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from zbopt.instance import Drop, Instance, Kind, MicrobatchTimes
 from zbopt.schedule import Event
+from zbopt.validator.held import overlaps
 from zbopt.validator.verdict import Code, name_of, shown
 
 At = Mapping[Kind, Sequence[Event | None]]
@@ -102,13 +103,9 @@ def _check_host_links(instance: Instance, at: At, report: Report) -> None:
                 stage = instance.stage_of[place // instance.microbatches % instance.virtual_stages]
                 rows.setdefault(stage if instance.host_link is None else instance.host_link[stage], []).append(event)
     for link, row in rows.items():
-        row.sort(key=lambda event: (event.start, event.end))
-        longest = row[0]
-        for event in row[1:]:
-            if event.start < longest.end:
-                message = f"{name_of(event)} starts at {shown(event.start)}, {name_of(longest)} ends at"
-                report(Code.HOST_LINK_OVERLAP, f"host link {link}: {message} {shown(longest.end)}")
-            longest = max(longest, event, key=lambda e: e.end)
+        for longest, event in overlaps(row):
+            message = f"{name_of(event)} starts at {shown(event.start)}, {name_of(longest)} ends at"
+            report(Code.HOST_LINK_OVERLAP, f"host link {link}: {message} {shown(longest.end)}")
 
 
 def _lone_weight(instance: Instance, at: At, place: int) -> Event | None:

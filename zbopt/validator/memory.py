@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from fractions import Fraction
 from math import lcm
+from typing import Generic, NamedTuple, TypeVar
 
 from zbopt.instance import Instance, Kind
 from zbopt.schedule import Event
@@ -18,36 +19,50 @@ _NOTHING = Fraction(0)
 
 def peak_memory(instance: Instance, routes: Routes, at: At, report: Report) -> tuple[Fraction, ...]:
     """Peak of each stage; reports each interval in which one is above its cap."""
-    sizes = [_Sizes(instance, v, routes.before[v]) for v in range(instance.virtual_stages)]
+    sizes = [_sizes(instance, v, routes.before[v]) for v in range(instance.virtual_stages)]
     static = [_static(instance, stage, routes) for stage in range(instance.stages)]
-    amounts = [amount for size in sizes for amount in vars(size).values()] + static
+    amounts = [amount for size in sizes for amount in size] + static
     scale = lcm(*(amount.denominator for amount in amounts))
+    units = [_Sizes(*(int(amount * scale) for amount in size)) for size in sizes]
     changes: list[dict[int, int]] = [defaultdict(int) for _ in range(instance.stages)]
     for row, stage in enumerate(instance.stage_of * instance.iterations):
         v = row % instance.virtual_stages
-        size = {name: int(x * scale) for name, x in vars(sizes[v]).items()}
         places = (row * instance.microbatches + microbatch for microbatch in routes.passing[v])
-        _lifetimes(at, places, _lone(instance, v), size, changes[stage])
+        _lifetimes(at, places, _lone(instance, v), units[v], changes[stage])
     for net, held in zip(changes, static, strict=True):
         if held:
             net[min(net, default=0)] += int(held * scale)
     return tuple(_peak(instance, stage, net, scale, report) for stage, net in enumerate(changes))
 
 
-class _Sizes:
+_Number = TypeVar("_Number", Fraction, int)
+
+
+class _Sizes(NamedTuple, Generic[_Number]):
     """What one microbatch holds on a virtual stage, by what takes and what frees it."""
 
-    def __init__(self, instance: Instance, v: int, before: int | None) -> None:
-        activation, boundary = instance.activation[v], instance.boundary
-        split = instance.backward_ticks is not None and instance.backward_ticks[v] is not None
-        self.activation = activation
-        self.until_w = activation * instance.weight_share[v] if split else activation
-        self.boundaries = boundary[v] if boundary is not None else _NOTHING
-        if boundary is not None and before is not None and instance.stage_of[before] != instance.stage_of[v]:
-            self.boundaries += boundary[before]
-        self.added_by_b = instance.gradient_state[v] if instance.gradient_state is not None else _NOTHING
-        self.offloaded = activation - (instance.offload_rest[v] if instance.offload_rest is not None else _NOTHING)
-        self.recomputed = activation - (instance.checkpoint[v] if instance.checkpoint is not None else _NOTHING)
+    activation: _Number
+    until_w: _Number
+    boundaries: _Number
+    added_by_b: _Number
+    offloaded: _Number
+    recomputed: _Number
+
+
+def _sizes(instance: Instance, v: int, before: int | None) -> _Sizes[Fraction]:
+    activation, boundary = instance.activation[v], instance.boundary
+    split = instance.backward_ticks is not None and instance.backward_ticks[v] is not None
+    boundaries = boundary[v] if boundary is not None else _NOTHING
+    if boundary is not None and before is not None and instance.stage_of[before] != instance.stage_of[v]:
+        boundaries += boundary[before]
+    return _Sizes(
+        activation=activation,
+        until_w=activation * instance.weight_share[v] if split else activation,
+        boundaries=boundaries,
+        added_by_b=instance.gradient_state[v] if instance.gradient_state is not None else _NOTHING,
+        offloaded=activation - (instance.offload_rest[v] if instance.offload_rest is not None else _NOTHING),
+        recomputed=activation - (instance.checkpoint[v] if instance.checkpoint is not None else _NOTHING),
+    )
 
 
 def _lone(instance: Instance, v: int) -> bool:
@@ -70,29 +85,29 @@ def _static(instance: Instance, stage: int, routes: Routes) -> Fraction:
     return held
 
 
-def _lifetimes(at: At, places: Iterable[int], lone: bool, size: dict[str, int], net: dict[int, int]) -> None:
+def _lifetimes(at: At, places: Iterable[int], lone: bool, size: _Sizes[int], net: dict[int, int]) -> None:
     """Add the changes by all that microbatches hold on a virtual stage; what nothing releases stays to the end."""
     for place in places:
         forward, backward, weight, fused = (at[kind][place] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
         again, out, back = (at[kind][place] for kind in (Kind.R, Kind.OUT, Kind.IN))
         if forward is None:
             continue
-        net[forward.start] += size["activation"] + size["boundaries"]
+        net[forward.start] += size.activation + size.boundaries
         if again is not None:
-            _free(net, forward, forward, size["recomputed"])
-            net[again.start] += size["recomputed"]
+            _free(net, forward, forward, size.recomputed)
+            net[again.start] += size.recomputed
         elif out is not None:
-            _free(net, forward, out, size["offloaded"])
+            _free(net, forward, out, size.offloaded)
             if back is not None:
-                net[max(back.start, forward.start)] += size["offloaded"]
+                net[max(back.start, forward.start)] += size.offloaded
         if fused is not None or lone:
-            _free(net, forward, fused or weight, size["activation"] + size["boundaries"])
+            _free(net, forward, fused or weight, size.activation + size.boundaries)
             continue
-        _free(net, forward, backward, size["activation"] - size["until_w"] + size["boundaries"])
-        _free(net, forward, weight, size["until_w"])
+        _free(net, forward, backward, size.activation - size.until_w + size.boundaries)
+        _free(net, forward, weight, size.until_w)
         if backward is not None:
-            net[backward.start] += size["added_by_b"]
-            _free(net, backward, weight, size["added_by_b"])
+            net[backward.start] += size.added_by_b
+            _free(net, backward, weight, size.added_by_b)
 
 
 def _free(net: dict[int, int], taken_by: Event, freed_by: Event | None, amount: int) -> None:

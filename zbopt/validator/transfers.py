@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from zbopt.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies, TransferOccupies
 from zbopt.schedule import Event
 from zbopt.validator.drops import At, Report
+from zbopt.validator.held import Held, overlaps, whole
 from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, name_of, shown
-
-
-class Held(NamedTuple):
-    """``event`` holds a link or a port from ``start`` to ``end``, which may be a part of its time."""
-
-    start: int
-    end: int
-    event: Event
 
 
 def transfer_time(instance: Instance, giver: int, taker: int) -> int:
@@ -82,7 +74,7 @@ def check_transfers(
             _one_at_a_time(f"the port of stage {stage}", row, Code.PORT_OVERLAP, report)
     else:
         for (stage, other), sends in channels.items():
-            _one_at_a_time(f"the link from stage {stage} to {other}", _whole(sends), Code.LINK_OVERLAP, report)
+            _one_at_a_time(f"the link from stage {stage} to {other}", whole(sends), Code.LINK_OVERLAP, report)
     for (stage, other), sends in channels.items():
         _in_order(f"from stage {stage} to {other}", instance, at, sends, report)
     if instance.communication is Communication.BLOCKING:
@@ -101,10 +93,6 @@ def _channels(instance: Instance, routes: Routes, at: At) -> dict[tuple[int, int
     return found
 
 
-def _whole(events: Iterable[Event]) -> list[Held]:
-    return [Held(e.start, e.end, e) for e in events]
-
-
 def _ports(
     instance: Instance, at: At, channels: dict[tuple[int, int], list[Event]], reductions: Sequence[Event | None]
 ) -> list[list[Held]]:
@@ -112,7 +100,7 @@ def _ports(
     rows: list[list[Held]] = [[] for _ in range(instance.stages)]
     for ends, sends in channels.items():
         for stage in ends:
-            rows[stage] += _whole(sends)
+            rows[stage] += whole(sends)
     for inside in instance.collectives or ():
         for event in at[inside.kind]:
             if event is not None and event.virtual_stage is not None:
@@ -121,18 +109,8 @@ def _ports(
     if instance.reduction_occupies is ReductionOccupies.PORT:
         for event in reductions:
             if event is not None and event.virtual_stage is not None:
-                rows[instance.stage_of[event.virtual_stage]] += _whole([event])
+                rows[instance.stage_of[event.virtual_stage]] += whole([event])
     return rows
-
-
-def overlaps(row: Iterable[Held]) -> Iterator[tuple[Held, Held]]:
-    """(what holds it, what starts meanwhile), in order of start; what has no length overlaps strictly inside only."""
-    longest: Held | None = None
-    for held in sorted(row, key=lambda held: (held.start, held.end)):
-        if longest is not None and held.start < longest.end:
-            yield longest, held
-        if longest is None or held.end > longest.end:
-            longest = held
 
 
 def _one_at_a_time(what: str, row: Iterable[Held], code: Code, report: Report) -> None:
@@ -147,7 +125,7 @@ def _compute_is_held(
     """A blocking transfer and any op, or other transfer, of either of its stages."""
     for stage, row in enumerate(rows):
         sends = [e for ends, between in channels.items() if stage in ends for e in between]
-        for first, second in overlaps(_whole([*row, *sends])):
+        for first, second in overlaps(whole([*row, *sends])):
             if first.event.kind in COMPUTE and second.event.kind in COMPUTE:
                 continue
             message = f"stage {stage} computes nothing during a transfer: {name_of(second.event)} starts at"

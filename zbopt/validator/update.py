@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from zbopt.instance import Barrier, Instance, Kind, ReductionOccupies
 from zbopt.schedule import Event
 from zbopt.validator.drops import At, Report
+from zbopt.validator.held import Held, overlaps
 from zbopt.validator.routes import Routes
-from zbopt.validator.transfers import Held, overlaps
 from zbopt.validator.verdict import Code, name_of, shown
 
 
