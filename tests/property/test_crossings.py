@@ -44,12 +44,15 @@ def test_bound_is_never_above_the_optimum(block: int) -> None:
 @pytest.mark.parametrize("block", range(4))
 def test_layers_give_the_optimum_of_what_is_kept(block: int) -> None:
     """Of the span of the first stage; CP-SAT has the same ops without order of microbatches and without layers."""
+    compared = 0
     for seed in range(9000 + block * 10, 9000 + (block + 1) * 10):
         fields = _instance(Random(seed)).model_dump() | {"objective": "max_stage_span"}
         instance = Instance.model_validate(fields)
         pipe = pipe_of(instance, 0)
         if pipe is not None:
             assert _least(pipe, instance.microbatches) == _kept_optimum(pipe, instance.microbatches), f"seed {seed}"
+            compared += 1
+    assert compared >= 5
 
 
 def _least(pipe: Pipe, microbatches: int) -> int:
