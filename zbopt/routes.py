@@ -245,6 +245,10 @@ class RouteFields(BaseModel):
         """The virtual stage after this one on its route; ``None``: it is the last."""
         return self._neighbours.after[virtual_stage]
 
+    def goes_to(self, kind: Kind, virtual_stage: int) -> int | None:
+        """The virtual stage to which an F, or its SEND_F, hands on, else a gradient goes; ``None``: the route ends."""
+        return (self.next_of if kind in (Kind.F, Kind.SEND_F) else self.previous_of)(virtual_stage)
+
     def microbatches_of(self, virtual_stage: int) -> range:
         """The microbatches that pass a virtual stage."""
         return self._neighbours.passing[virtual_stage]

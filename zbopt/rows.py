@@ -81,7 +81,7 @@ def receiver_of(instance: Instance, event: Event) -> int | None:
     v = event.virtual_stage
     if v is None or not 0 <= v < instance.virtual_stages:
         return None
-    to = instance.next_of(v) if event.kind is Kind.SEND_F else instance.previous_of(v)
+    to = instance.goes_to(event.kind, v)
     return None if to is None else instance.stage_of[to]
 
 

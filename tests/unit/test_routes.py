@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from zbopt.bounds.relax import keep_stages
 from zbopt.cli import run
 from zbopt.formats.jaxpp import to_jaxpp
 from zbopt.formats.minizinc import to_minizinc
 from zbopt.formats.sail_zb import to_sail_zb
+from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance, Kind, read_instance, write_instance
 from zbopt.memory import least_memory
@@ -191,3 +193,31 @@ def test_bug_one_microbatch_after_another_on_two_routes() -> None:
     schedule = HEURISTICS["list"](instance)
     assert validate(instance, schedule).violations == ()
     assert figures(schedule).makespan == 15
+
+
+def test_bug_neighbours_by_number_in_a_relaxation() -> None:
+    """Virtual stages 0, 1 and 2 on one route or 0, 2 and 4: a relaxation to two stages kept other transfers there.
+
+    What is a neighbour was told by numbers that follow each other, where it is the route that says it.
+    """
+    kept = []
+    for down, stage_of in (((0, 1, 2), (0, 1, 2, 2, 1, 0)), ((0, 2, 4), (0, 2, 1, 1, 2, 0))):
+        up = tuple(v for v in range(6) if v not in down)
+        instance = Instance.model_validate(
+            {
+                "stages": 3,
+                "microbatches": 4,
+                "stage_of": stage_of,
+                "routes": [{"virtual_stages": way, "microbatches": 2} for way in (down, up)],
+                "forward_ticks": 1,
+                "backward_ticks": 1,
+                "weight_ticks": 1,
+                "comm_ticks": 1,
+                "communication": "link",
+            }
+        )
+        graph = keep_stages(expand(instance), {0, 1}).graph
+        sends = [task for task in graph.tasks if task.kind in (Kind.SEND_F, Kind.SEND_B)]
+        kept.append(sorted((task.kind, task.stage, task.microbatch) for task in sends))
+    assert len(kept[0]) == 8  # between stages 0 and 1: two microbatches each way, an activation and a gradient each
+    assert kept[0] == kept[1]

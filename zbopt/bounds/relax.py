@@ -74,8 +74,9 @@ def _is_kept(graph: TaskGraph, task: Task, stages: Collection[int]) -> bool:
         return task.stage in stages
     instance = graph.instance
     assert task.virtual_stage is not None, "a transfer belongs to the virtual stage that sends"
-    other = instance.stage_of[task.virtual_stage + (1 if task.kind is Kind.SEND_F else -1)]
-    ends = (task.stage in stages, other in stages)
+    to = instance.goes_to(task.kind, task.virtual_stage)
+    assert to is not None, "nothing is sent past the ends of a route"
+    ends = (task.stage in stages, instance.stage_of[to] in stages)
     shared = instance.communication is Communication.BLOCKING or instance.occupies_ports
     return any(ends) if shared else all(ends)
 

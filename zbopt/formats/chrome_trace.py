@@ -83,7 +83,7 @@ class _Writer:
                 v = e.virtual_stage
                 if v is None or not 0 <= v < self.instance.virtual_stages or e.kind not in _TAKERS:
                     continue
-                to = self.instance.next_of(v) if e.kind is Kind.F else self.instance.previous_of(v)
+                to = self.instance.goes_to(e.kind, v)
                 takers = (self.at.get((e.iteration, kind, to, e.microbatch)) for kind in _TAKERS[e.kind])
                 taker = next((t for t in takers if t is not None), None)
                 if taker is not None and taker.stage != e.stage:

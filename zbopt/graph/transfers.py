@@ -24,8 +24,7 @@ class Transfers:
 
     def _receiver(self, task: Task) -> int:
         assert task.virtual_stage is not None, "a transfer belongs to the virtual stage that sends"
-        ahead = task.kind is Kind.SEND_F
-        to = self.instance.next_of(task.virtual_stage) if ahead else self.instance.previous_of(task.virtual_stage)
+        to = self.instance.goes_to(task.kind, task.virtual_stage)
         assert to is not None, "nothing is sent past the ends of a route"
         return self.instance.stage_of[to]
 
