@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Event
 from typing import Any
 
 from ortools.sat.python import cp_model
 
-from zbopt.bounds.crossings import Crossings
+from zbopt.bounds.crossings import Crossings, Row
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.follow import follow
@@ -201,32 +202,23 @@ class Search:
         rows = crossings.orders(graph.instance.microbatches)
         if rows is None or len(graph.tasks) > _MOST_TASKS:
             return
-        problem, stages = whole(graph), sorted(rows)
+        formulate: Callable[[int], Formulation]
+        to_whole: Callable[[dict[int, int]], dict[int, int]]
+        if of is None:
+            formulate, to_whole = partial(Formulation, whole(graph), minimise=False), _unchanged
+        else:
+            formulate, to_whole = partial(PeriodicFormulation, of), partial(self.long_starts, of)
+        stages = sorted(rows)
         for first in dict.fromkeys((stages[len(stages) > 1], stages[0], stages[len(stages) // 2])):
             kept = {stage: rows[stage] for stage in stages if stage >= first}
             name = f"schedule that crosses alike from stage {first} on"
-            if of is None:
-                yield Question(
-                    name,
-                    lambda horizon, kept=kept: follow(Formulation(problem, horizon, minimise=False), kept),  # type: ignore[misc]
-                    lambda starts: starts,
-                    None,
-                )
-            else:
-                yield Question(
-                    name,
-                    lambda horizon, of=of, kept=kept: follow(PeriodicFormulation(of, horizon), kept),  # type: ignore[misc]
-                    lambda starts, of=of: self.long_starts(of, starts),  # type: ignore[misc]
-                    None,
-                )
+            yield Question(name, partial(_followed, formulate, kept), to_whole, None)
 
     def whole_step(self) -> Iterator[Question]:
         """Any schedule, of a step that is not too long."""
         if len(self.graph.tasks) <= _MOST_TASKS:
             problem = whole(self.graph)
-            yield Question(
-                "schedule", lambda h: Formulation(problem, h, minimise=False), lambda starts: starts, "cp-sat"
-            )
+            yield Question("schedule", lambda h: Formulation(problem, h, minimise=False), _unchanged, "cp-sat")
 
     def in_microbatch_order(self) -> Iterator[Question]:
         """A schedule in the one order that [D1] asks for where that is a restriction: it is found much faster."""
@@ -235,7 +227,7 @@ class Search:
             yield Question(
                 "schedule in microbatch order",
                 lambda h: Formulation(problem, h, minimise=False, rules=ordered),
-                lambda starts: starts,
+                _unchanged,
                 None,
             )
 
@@ -331,6 +323,15 @@ class Search:
         if value > self.bound.value:
             self.bound = Bound(value, proved_by)
             self.proved(self.bound)
+
+
+def _unchanged(starts: dict[int, int]) -> dict[int, int]:
+    """What is found is a step whole already."""
+    return starts
+
+
+def _followed(formulate: Callable[[int], Formulation], rows: Mapping[int, Row], horizon: int) -> Formulation:
+    return follow(formulate(horizon), rows)
 
 
 def tightened(graph: TaskGraph, starts: Mapping[int, int]) -> tuple[int, dict[int, int]]:
