@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from fractions import Fraction
@@ -22,7 +21,7 @@ from pydantic import ValidationError
 from zbopt.documents import require_writable
 from zbopt.flag_records import takes
 from zbopt.instance import Instance, first_error, placement_of, write_instance
-from zbopt.replay.diff import Diff, Row, compare
+from zbopt.replay.diff import compare, page
 from zbopt.replay.flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, SplitFlag, TrainingFlags
 from zbopt.replay.launch import execute, under_torchrun
 from zbopt.replay.qualify import (
@@ -292,28 +291,11 @@ def diff_command(
         }
         typer.echo(_json(record))
         return 0
-    for line in _diff_page(found, first, rows):
+    for line in page(found, first, rows):
         typer.echo(line)
     if first is None:
         typer.echo(f"no event started more than {tolerance_us / 1000:g} ms later than it could")
     return 0
-
-
-def _diff_page(found: Diff, first: Row | None, rows: int) -> Iterator[str]:
-    """The whole's figures, the ``rows`` latest events, and the first one that was late."""
-    yield (
-        f"makespan {found.makespan / 1e6:.2f} ms, planned {found.planned_makespan / 1e6:.2f} ms "
-        f"({found.makespan_error:+.1%}; a tick is {found.tick_ns / 1e6:.4g} ms); {len(found.missing)} events missing, "
-        f"{len(found.unplanned)} not planned"
-    )
-    if found.makespan_with_cores < found.makespan:
-        yield f"with a core for every process whenever it was ready: {found.makespan_with_cores / 1e6:.2f} ms"
-    yield "  latest events, in ms: start error, duration error, waited for input, waited for stage, late"
-    for row in sorted(found.rows, key=lambda r: -r.late)[:rows]:
-        figures = (row.start_error, row.duration_error, row.dependency_wait, row.resource_wait, row.late)
-        yield f"  {row.id:<22}" + "".join(f"{value / 1e6:>10.2f}" for value in figures) + f"  {row.why}"
-    if first is not None:
-        yield f"first late: {first.id}, {first.late / 1e6:.2f} ms after it could: {first.why}"
 
 
 @takes(NetworkFlags, RunFlags)

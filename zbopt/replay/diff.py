@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -232,3 +232,20 @@ class _Waits:
         if v == self.instance.virtual_stages - 1:
             return [self.by_op.get((Kind.F, v, micro))]
         return [self.by_op.get((Kind.B, v + 1, micro)), self.by_op.get((Kind.BW, v + 1, micro))]
+
+
+def page(found: Diff, first: Row | None, rows: int) -> Iterator[str]:
+    """The whole's figures, the ``rows`` latest events, and the first one that was late."""
+    yield (
+        f"makespan {found.makespan / 1e6:.2f} ms, planned {found.planned_makespan / 1e6:.2f} ms "
+        f"({found.makespan_error:+.1%}; a tick is {found.tick_ns / 1e6:.4g} ms); {len(found.missing)} events missing, "
+        f"{len(found.unplanned)} not planned"
+    )
+    if found.makespan_with_cores < found.makespan:
+        yield f"with a core for every process whenever it was ready: {found.makespan_with_cores / 1e6:.2f} ms"
+    yield "  latest events, in ms: start error, duration error, waited for input, waited for stage, late"
+    for row in sorted(found.rows, key=lambda r: -r.late)[:rows]:
+        figures = (row.start_error, row.duration_error, row.dependency_wait, row.resource_wait, row.late)
+        yield f"  {row.id:<22}" + "".join(f"{value / 1e6:>10.2f}" for value in figures) + f"  {row.why}"
+    if first is not None:
+        yield f"first late: {first.id}, {first.late / 1e6:.2f} ms after it could: {first.why}"
