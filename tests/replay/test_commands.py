@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,7 +68,8 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--damage", "nonsense"), "damage = 'nonsense': give missing-w, late-w, "),
         (("--steps", "0"), "steps = 0: must be at least 1"),
         (("--learning-rate", "inf"), "learning_rate = inf: must be finite"),
-        (("--timeout", "nan"), "timeout = nan: give seconds, more than 0"),
+        (("--timeout", "nan"), "timeout = nan: give at least 1 second"),
+        (("--timeout", "0.001"), "timeout = 0.001: give at least 1 second"),
         (("--init-seed", "-1"), "seed = -1: must be at least 0"),
         (("--trace", "nowhere/t.json"), "--trace nowhere/t.json: there is no directory nowhere; make it"),
         (("--observed", "."), r"--observed .: is a directory; give the path of a file in it"),
@@ -80,6 +82,40 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
 def test_wrong_calls(call: Call, plan: Path, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(Exception, match=message):
         call("replay", plan, *words)
+
+
+def test_bug_ctrl_c_is_for_the_process_that_starts_the_others() -> None:
+    """A terminal sends it to all: the process they are forked from, while it loads torch, answered with a traceback."""
+    member = launch._context().Process(target=_exit_by_handler, daemon=True)
+    member.start()
+    member.join()
+    assert member.exitcode == 42
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def _exit_by_handler() -> None:
+    raise SystemExit(42 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "message"),
+    [("0", "3", r"3 processes for 2 \(stages times replicas.*start 2"), ("x", "2", "RANK = 'x' is no whole number")],
+)
+def test_bug_a_wrong_number_of_processes(
+    rank: str, world: str, message: str, call: Call, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waited three minutes for the others before it counted them."""
+    pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    for name, value in {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ReplayError, match=message):
+        call("replay", plan)
+
+
+def test_bug_members_of_a_run_that_was_ended_say_nothing(tmp_path: Path) -> None:
+    """They were forked all the same once torch was loaded, and missed the run's folder with a traceback."""
+    with pytest.raises(SystemExit):
+        launch._member(str(tmp_path / "gone"), 0, 1)
 
 
 @pytest.mark.parametrize(

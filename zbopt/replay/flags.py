@@ -169,8 +169,8 @@ class RunFlags:
 
     def job(self, task: str, schedule: Path | None, network: Network, training: Training, **more: Any) -> Job:
         """The job of ``task``. Raises ``ValueError`` where a field is out of range."""
-        if not 0 < self.timeout < inf:
-            raise ValueError(f"timeout = {self.timeout:g}: give seconds, more than 0")
+        if not 1 <= self.timeout < inf:  # with some milliseconds gloo crashes as it sets up
+            raise ValueError(f"timeout = {self.timeout:g}: give at least 1 second")
         return _checked(
             Job,
             task=task,

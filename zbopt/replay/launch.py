@@ -8,10 +8,13 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
@@ -105,9 +108,27 @@ def execute(jobs: Sequence[Job], schedule: Schedule | None, *, timeout_s: float)
         processes = 1 if first.single_process else schedule.instance.stages * first.training.data_parallel
     if not under_torchrun():
         return launch(jobs, processes, timeout_s=timeout_s)
+    _require_world(processes)
     from zbopt.replay.worker import run_all  # here, so that what needs no run needs no torch
 
     return run_all(Jobs(jobs=tuple(jobs), timeout_s=timeout_s, results=""))
+
+
+def _require_world(processes: int) -> None:
+    """Refuse a wrong number of processes at once: each would wait for others that may never come.
+
+    Raises:
+        ReplayError: torchrun started more or fewer, or its environment is none.
+    """
+    given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")}
+    for name, text in given.items():
+        if not text.isdecimal():
+            raise ReplayError(f"{name} = {text!r} is no whole number; start the processes with torchrun")
+    if int(given["WORLD_SIZE"]) != processes:
+        raise ReplayError(
+            f"{given['WORLD_SIZE']} processes for {processes} (stages times replicas, or 1 for a single process); "
+            f"start {processes}"
+        )
 
 
 def _context() -> ForkServerContext | SpawnContext:
@@ -116,11 +137,29 @@ def _context() -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["zbopt.replay.worker"])
+    with _deaf_to_ctrl_c():
+        forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What starts now takes no notice of Ctrl-C, which a terminal sends to all: this process ends the others."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _member(folder: str, rank: int, processes: int) -> None:
     """One process of a run: its output goes to a file, its place into the environment, as torchrun has it."""
+    if not Path(folder).is_dir():
+        raise SystemExit(1)  # the run was ended while torch was loading, and nobody listens
     with (Path(folder) / f"rank{rank}.err").open("wb") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
