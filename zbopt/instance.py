@@ -368,6 +368,8 @@ def read_instance(path: Path | str) -> Instance:
     document = read_document(path)
     if not isinstance(document, dict):
         raise ValueError(f"{path}: holds {kind_of(document)}, not an instance; give an object with its fields")
+    if str(document.get("schema", "")).startswith("zbopt.schedule"):
+        raise ValueError(f"{path}: is a schedule, not an instance; give what its field instance holds as a file")
     try:
         return Instance.model_validate(document)
     except ValidationError as error:

@@ -332,6 +332,16 @@ def test_instance_where_a_schedule_should_be(tmp_path: Path, capsys: pytest.Capt
     )
 
 
+def test_bug_schedule_where_an_instance_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was 'instance: this version knows no such field; did you mean stages?'."""
+    path = tmp_path / "schedule.json"
+    assert run(["solve", *SIZE, "-o", str(path)]) == 0
+    capsys.readouterr()
+    assert refused(["solve", str(path)], capsys) == (
+        f"{path}: is a schedule, not an instance; give what its field instance holds as a file"
+    )
+
+
 def test_flags_beside_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A flag never changes a file's pipeline without a word: it is refused."""
     path = tmp_path / "instance.json"

@@ -13,7 +13,7 @@ from zbopt.cli.formats import Format
 from zbopt.difference import Parting, first_divergence
 from zbopt.formats.order import order_of_schedule
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, write_instance
+from zbopt.instance import Instance, read_instance, write_instance
 from zbopt.schedule import read_schedule, write_schedule
 
 TABLE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
@@ -183,6 +183,9 @@ def test_bug_refusals_without_the_file(tmp_path: Path, capsys: pytest.CaptureFix
     write_instance(Instance.uniform(stages=2, microbatches=2, placement="bidirectional", virtual=2), path)
     told = said(["export", str(path), "--to", "megatron-layout", "--layers", "8"], capsys, 2)
     assert f"{path}: routes: Megatron's layout sends every microbatch through all virtual stages" in told
+    write_schedule(HEURISTICS["list"](read_instance(path)), path)
+    told = said(["export", str(path), "--to", "torch-csv"], capsys, 2)
+    assert f"zbopt: {path}: several_routes: routes: PyTorch's runtime has one route for all microbatches" in told
 
 
 def test_where_two_schedules_part_and_what_it_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from zbopt.formats.sail_zb import to_sail_zb
 from zbopt.formats.torch_csv import compute_only, rows_text
 from zbopt.instance import Instance, first_error, placement_of, read_document
 from zbopt.metrics import memory_curve
-from zbopt.replay.checks import refuse
+from zbopt.replay.checks import RefusedError, refuse
 from zbopt.schedule import Schedule
 
 
@@ -91,7 +91,10 @@ _FLAGS = {"--comms": Format.TORCH_CSV, "--layers": Format.MEGATRON_LAYOUT}
 def _torch_csv(checked: Checked, comms: bool) -> str:
     """The table, refused where PyTorch would compute something else without a word."""
     schedule = checked.schedule
-    rows = refuse(schedule, single_process=False)
+    try:
+        rows = refuse(schedule, single_process=False)
+    except RefusedError as error:
+        raise ValueError(f"{checked.file}: {error.refusals[0]}") from None
     if not comms and not _torchtitan_reads(schedule.instance):
         out.say(
             "zbopt: torchtitan reads a placement round the ranks, or v with two virtual stages a rank; this one loads "
