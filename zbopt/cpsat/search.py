@@ -20,6 +20,7 @@ from ortools.sat.python import cp_model
 
 from zbopt.bounds.crossings import Crossings, Row
 from zbopt.bounds.relax import keep_stages, whole
+from zbopt.bounds.valley import Valley
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.follow import follow
 from zbopt.cpsat.formulation import Formulation, Rules
@@ -38,11 +39,8 @@ from zbopt.timing import as_started, best_starts, link_orders, objective_value, 
 _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
 
-_CROSSINGS_SHARE = 0.4
-"""Of the time left: layers of crossings grow no longer."""
-
-_STATES_A_SECOND = 250
-"""Of crossings, by which deterministic time counts them."""
+_GROWING_SHARE = 0.4
+"""Of the time left: layers of states grow no longer."""
 
 _FEW_TASKS = 1000
 """Tasks of a step that is as soon found whole as by way of a shorter one that repeats."""
@@ -89,7 +87,7 @@ class Search:
     proved: Callable[[Bound], None]
     doing: Callable[[str], None]
     calls: dict[Future[Reply], Call] = field(default_factory=dict)
-    growing: dict[Future[bool], Crossings] = field(default_factory=dict)
+    growing: dict[Future[bool], Crossings | Valley] = field(default_factory=dict)
     ended: Event = field(default_factory=Event)
     best: Incumbent | None = None
 
@@ -97,7 +95,7 @@ class Search:
         """Search until value and bound meet or the budget ends."""
         topics = self.topics()
         with ThreadPoolExecutor(self.budget.workers) as threads:
-            self.start_crossings(threads)
+            self.start_growing(threads)
             try:
                 while not self.over():
                     while self.idle_threads() and self.start_call(topics, threads):
@@ -108,7 +106,7 @@ class Search:
                     wait(running, return_when=FIRST_COMPLETED)
                     for grown in [future for future in self.growing if future.done()]:
                         grown.result()
-                        topics[:0] = self.hear_crossings(self.growing.pop(grown))
+                        topics[:0] = self.hear_grown(self.growing.pop(grown))
                     for future in [future for future in self.calls if future.done()]:
                         self.hear(self.calls.pop(future), future.result())
                     self.stop_moot_calls()
@@ -123,28 +121,33 @@ class Search:
             return 0
         return self.budget.workers - len(self.calls) - len(self.growing)
 
-    def start_crossings(self, threads: ThreadPoolExecutor) -> None:
-        """Let the layers of crossings grow beside the first questions, where they say something."""
-        crossings = None if self.over() else Crossings.of(self.graph.instance)
-        if crossings is None:
+    def start_growing(self, threads: ThreadPoolExecutor) -> None:
+        """Let layers of states grow beside the first questions, where they say something."""
+        if self.over():
             return
-        self.doing("bound from crossings")
-        least_left_s = (1 - _CROSSINGS_SHARE) * self.budget.left_s()
+        instance = self.graph.instance
+        growing = Crossings.of(instance) or Valley.of(instance, self.bound.value, self.value)
+        if growing is None:
+            return
+        self.doing(f"bound from {'crossings' if isinstance(growing, Crossings) else 'the valley'}")
+        least_left_s = (1 - _GROWING_SHARE) * self.budget.left_s()
 
         def stop() -> bool:
-            seconds = crossings.expanded / _STATES_A_SECOND if self.budget.deterministic else 0.0
+            seconds = growing.expanded / growing.states_a_second if self.budget.deterministic else 0.0
             return self.ended.is_set() or self.over() or self.budget.left_s() - seconds < least_left_s
 
-        self.growing[threads.submit(crossings.grow, stop)] = crossings
+        self.growing[threads.submit(growing.grow, stop)] = growing
 
-    def hear_crossings(self, crossings: Crossings) -> list[Topic]:
+    def hear_grown(self, growing: Crossings | Valley) -> list[Topic]:
         """Take what the layers prove; what to ask now that their order is known."""
         if self.budget.deterministic:
-            self.budget.spent_s += crossings.expanded / _STATES_A_SECOND
-        bound = crossings.bound()
+            self.budget.spent_s += growing.expanded / growing.states_a_second
+        bound = growing.bound()
         self.raise_bound(bound.value, bound.proved_by)
+        if isinstance(growing, Valley):
+            return []
         slice_s = self.slice_s()
-        return [Topic([question], slice_s) for question in self.crossing(crossings)]
+        return [Topic([question], slice_s) for question in self.crossing(growing)]
 
     def over(self) -> bool:
         """Whether nothing is left to do, or no time to do it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from zbopt.bounds.crossings.front import Front
 from zbopt.bounds.crossings.orders import Row, orders
@@ -23,6 +24,9 @@ __all__ = ["Crossings", "Row"]
 @dataclass(frozen=True)
 class Crossings:
     """The layers of the stage of ``instance`` whose memory limits most, and all stages behind it."""
+
+    states_a_second: ClassVar[int] = 250
+    """By which deterministic time counts the work."""
 
     instance: Instance
     front: Front

@@ -1,0 +1,89 @@
+"""The bound from a V's last stage: never above a proved optimum, and the optimum itself where all is kept."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+import pytest
+from exact import proved_optimum
+
+from zbopt.bounds.valley import Valley
+from zbopt.bounds.valley.kept import can_be_full, keep
+from zbopt.instance import Instance
+from zbopt.memory import least_memory
+
+BLOCKS, BLOCK = 13, 40
+"""520 instances."""
+
+
+def test_instances_are_such_that_the_bound_says_something() -> None:
+    """Else the tests below would show nothing."""
+    said = [Valley.of(_instance(Random(seed)), 0, 1000) is not None for seed in range(BLOCKS * BLOCK)]
+    assert sum(said) > 0.9 * len(said)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_bound_is_never_above_the_optimum(block: int) -> None:
+    """What grows, some stages with some of them full, and all stages; the optimum is CP-SAT's."""
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        random = Random(seed)
+        instance = _instance(random)
+        best = proved_optimum(instance)
+        valley = Valley.of(instance, 0, best + 1)
+        if valley is None:
+            continue
+        assert valley.grow(lambda: False)
+        assert valley.bound().value <= best, f"seed {seed}"
+        able = [stage for stage in range(instance.stages) if can_be_full(instance, stage)]
+        full = random.sample(able, random.randint(1, len(able)))
+        stages = {*full, *random.sample(range(instance.stages), random.randint(0, instance.stages - 1))}
+        assert _least(instance, stages, full, best) <= best, f"seed {seed}: {stages}, full {full}"
+        if len(able) == instance.stages and _nothing_else(instance):
+            assert _least(instance, able, able, best) == best, f"seed {seed}: all is kept"
+
+
+def _least(instance: Instance, stages: set[int] | list[int], full: list[int], best: int) -> int:
+    valley = Valley(instance, 0, best + 1)
+    least = valley.least(keep(instance, stages, full), best + 1, lambda: False)
+    assert least is not None, "stopped"
+    return least
+
+
+def _nothing_else(instance: Instance) -> bool:
+    """Both virtual stages of each stage hold as much, and their W take as long; no other memory, and no step."""
+    if instance.gradient_state is not None or instance.optimizer_ticks is not None:
+        return False
+    return all(row == row[::-1] for row in (instance.weight_ticks, instance.activation, instance.weight_share))
+
+
+def _instance(random: Random) -> Instance:
+    """A V with uneven times, and caps near what one, two or three microbatches need."""
+    stages, microbatches = random.choice(((2, 2), (2, 2), (2, 3), (3, 2)))
+    alike = random.random() < 0.7
+
+    def times(most: int) -> list[int]:
+        return [random.randint(1, most) for _ in range(2 * stages)]
+
+    def mirrored(most: int) -> list[int]:
+        row = times(most)
+        return [*row[:stages], *reversed(row[:stages])] if alike else row
+
+    fields: dict[str, object] = {
+        "stages": stages,
+        "stage_of": [*range(stages), *reversed(range(stages))],
+        "microbatches": microbatches,
+        "forward_ticks": times(5),
+        "backward_ticks": times(5),
+        "weight_ticks": mirrored(5),
+        "comm_ticks": random.choice((0, 0, 1, 2, 5)),
+        "weight_share": random.choice((1, Fraction(1, 2), Fraction(1, 3), 0)),
+        "activation": mirrored(2),
+    }
+    if random.random() < 0.2:
+        fields |= {"barrier": random.choice(("global", "post_validation")), "optimizer_ticks": times(3)[:stages]}
+    if random.random() < 0.2:
+        fields["gradient_state"] = [random.choice((0, Fraction(1, 2))) for _ in range(2 * stages)]
+    free = Instance.model_validate(fields)
+    caps = [least_memory(free, stage) + random.choice((0, 0, Fraction(1, 2), 1)) for stage in range(stages)]
+    return Instance.model_validate(fields | {"memory_cap": caps})

@@ -1,0 +1,88 @@
+"""What a state leaves to do at least, and states that others stand in for."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zbopt.bounds.valley.kept import Full, Integers, Kept
+from zbopt.bounds.valley.layers import NEVER, Layer
+
+_MOST_KEY = 2**62
+"""Numbers for keys; where more are needed, those that occur are numbered anew."""
+
+
+def within(kept: Kept, layer: Layer, horizon: int) -> NDArray[np.bool_]:
+    """Which states may still lead to a step that ends before ``horizon``; a bound of it, not the least end."""
+    rest = np.append(kept.rest, -NEVER)
+    latest = (layer.time[:, None] + layer.ready + rest[layer.place]).max(axis=1)
+    may: NDArray[np.bool_] = np.maximum(latest, layer.ended) < horizon
+    for number, full in enumerate(kept.full):
+        may &= _least_end(kept, full, number, layer) < horizon
+    return may
+
+
+def _least_end(kept: Kept, full: Full, number: int, layer: Layer) -> Integers:
+    """Least end by the work that is left on a full stage, and by when it can be done."""
+    rows, busy, waiting = layer.place + 1, layer.busy[:, full.stage], layer.waiting[:, number]
+    new = kept.microbatches - layer.begun
+    work = new * full.work + full.work_left[rows].sum(axis=1) + waiting * full.weight
+    forwards = 2 * new + full.forwards_left[rows].sum(axis=1)
+    after = np.where(forwards > 0, max(full.after_forward, full.after_weight), full.after_weight)
+    # Before the k-th gradient that is still to come only k - 1 others, what waits, and F that memory lets begin.
+    gradients = _gradients(kept, full, layer)
+    earlier = np.arange(gradients.shape[1])
+    begun = np.minimum(forwards[:, None], (full.most - full.held[rows].sum(axis=1))[:, None] + earlier)
+    done = (waiting[:, None] + earlier) * full.weight + earlier * full.gradient + begun * full.forward
+    tails = np.where(begun < forwards[:, None], after[:, None], full.after_weight)
+    later = np.where(gradients < NEVER, gradients + work[:, None] - done + tails, 0)
+    ends: Integers = layer.time + np.maximum(busy + work + after, later.max(axis=1))
+    return ends
+
+
+def _gradients(kept: Kept, full: Full, layer: Layer) -> Integers:
+    """Earliest starts of gradient ops to come on a full stage in order, up to the first of a new microbatch."""
+    way, none = kept.from_first, layer.place < 0
+    arrivals = [
+        np.where(none | (layer.place > place), NEVER, layer.ready + way[place] - way[layer.place])
+        for place in full.gradients
+    ]
+    found = np.sort(np.concatenate(arrivals, axis=1), axis=1)
+    found = np.maximum(found, layer.busy[:, [full.stage]])
+    new = layer.busy[:, kept.stage[0]] + way[min(full.gradients)]
+    new = np.where(layer.begun < kept.microbatches, new, NEVER)
+    return np.where(found < new[:, None], found, NEVER)
+
+
+def undominated(layer: Layer) -> Layer:
+    """The states for which no other, with the same ops begun, has all its times no later; of equal ones the first."""
+    time = layer.time[:, None]
+    times = np.concatenate([time + layer.ready, time + layer.busy, time, layer.ended[:, None]], axis=1)
+    key = _key(layer)
+    order = np.lexsort((times.sum(axis=1), layer.time, key))
+    key, times = key[order], times[order]
+    apart = 1
+    while apart < len(key):
+        near = np.nonzero(key[apart:] == key[:-apart])[0]
+        if not len(near):
+            break
+        worse = near[(times[near] <= times[near + apart]).all(axis=1)] + apart
+        if len(worse):
+            stay = np.ones(len(key), dtype=bool)
+            stay[worse] = False
+            key, times, order = key[stay], times[stay], order[stay]
+        else:
+            apart += 1
+    return layer.take(order)
+
+
+def _key(layer: Layer) -> Integers:
+    """A number for each set of ops begun: equal where ``place`` and ``waiting`` are."""
+    key, most = np.zeros(layer.count, dtype=np.int64), 1
+    for column in np.concatenate([layer.place + 1, layer.waiting], axis=1).T:
+        values = int(column.max()) + 1
+        if most * values > _MOST_KEY:
+            distinct, key = np.unique(key, return_inverse=True)
+            most = len(distinct)
+        key, most = key * values + column, most * values
+    return key
