@@ -140,7 +140,8 @@ def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> 
     first = down[0]
     under_way = instance.microbatches
     if least_left(instance, first):
-        under_way = min(under_way, 1 + int(room_beside_forward(instance, first) / least_left(instance, first)))
+        room = max(room_beside_forward(instance, first), 0)
+        under_way = min(under_way, 1 + int(room / least_left(instance, first)))
     return Kept(
         stages=kept,
         microbatches=instance.microbatches,
@@ -167,7 +168,8 @@ def _onward(slices: Slices, down: Sequence[int]) -> list[int]:
 def _full(slices: Slices, stage: int, number: int, way: Sequence[int], rest: Sequence[int]) -> Full:
     instance, parts = slices.instance, slices.instance.virtual_stages_of(stage)
     each = min(least_left(instance, v) for v in parts)
-    waiting = min(held_for_weight(instance, v) for v in parts)
+    # More than B gives back is not counted: no B may leave less room than there was.
+    waiting = min(each, *(held_for_weight(instance, v) for v in parts))
     room = max(room_beside_forward(instance, v) for v in parts)
     unit = lcm(each.denominator, waiting.denominator, room.denominator)
     weight = min(slices.weight(v) for v in parts)
