@@ -45,8 +45,8 @@ def test_bound_is_never_above_the_optimum(block: int) -> None:
 
 def _least(instance: Instance, stages: set[int] | list[int], full: list[int], best: int) -> int:
     valley = Valley(instance, 0, best + 1)
-    least = valley.least(keep(instance, stages, full), best + 1, lambda: False)
-    assert least is not None, "stopped"
+    least, complete = valley.least(keep(instance, stages, full), best + 1, lambda: False)
+    assert complete
     return least
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from zbopt.bounds.valley.kept import Kept, applies, can_be_full, keep
 from zbopt.bounds.valley.layers import NEVER, first
-from zbopt.bounds.valley.limits import undominated, within
+from zbopt.bounds.valley.limits import least_ends, undominated
 from zbopt.bounds.valley.moves import Moves
 from zbopt.instance import Instance
 from zbopt.result import Bound
@@ -85,31 +85,32 @@ class Valley:
         step = max(1, (self.roof - self.floor) // _STEPS)
         while self.floor < self.roof:
             horizon = min(self.roof, self.floor + step)
-            least = self.least(kept, horizon, stop)
-            if least is None:
-                return False
+            least, complete = self.least(kept, horizon, stop)
             self.floor = max(self.floor, least)
+            if not complete:
+                return False
             if least < horizon:
                 return True
-            step *= 2
         return True
 
-    def least(self, kept: Kept, horizon: int, stop: Callable[[], bool]) -> int | None:
-        """Least value of what is kept, or ``horizon`` where that is less; ``None``: stopped, or too many states."""
-        moves, layer = Moves.of(kept), first(kept)
+    def least(self, kept: Kept, horizon: int, stop: Callable[[], bool]) -> tuple[int, bool]:
+        """Least value of what is kept, or ``horizon`` where that is less, and True; else a bound of it, and False."""
+        moves, layer, bound = Moves.of(kept), first(kept), 0
         for _ in range(kept.microbatches * (len(kept.stage) + 2 * len(kept.full))):
             if stop() or layer.count > _MOST_STATES:
-                return None
+                return bound, False
             self.expanded += layer.count
             layer = moves.after(layer)
-            layer = layer.take(within(kept, layer, horizon))
+            ends = least_ends(kept, layer)
+            layer = layer.take(ends < horizon)
             if not layer.count:
-                return horizon
+                return horizon, True
+            bound = max(bound, int(ends.min()))
             layer = undominated(layer)
         ends = layer.ended
         for full in kept.full:
             ends = ends.clip(min=layer.time + layer.busy[:, full.stage] + full.after_weight)
-        return min(horizon, int(ends.min()))
+        return min(horizon, int(ends.min())), True
 
     def bound(self) -> Bound:
         """What was proved so far."""

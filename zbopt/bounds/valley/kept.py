@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from fractions import Fraction
 from math import lcm
 
 import numpy as np
@@ -140,7 +141,7 @@ def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> 
     first = down[0]
     under_way = instance.microbatches
     if least_left(instance, first):
-        room = max(room_beside_forward(instance, first), 0)
+        room = max(room_beside_forward(instance, first), Fraction(0))
         under_way = min(under_way, 1 + int(room / least_left(instance, first)))
     return Kept(
         stages=kept,

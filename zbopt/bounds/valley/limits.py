@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zbopt.bounds.valley.kept import Full, Integers, Kept
 from zbopt.bounds.valley.layers import NEVER, Layer
@@ -12,14 +11,13 @@ _MOST_KEY = 2**62
 """Numbers for keys; where more are needed, those that occur are numbered anew."""
 
 
-def within(kept: Kept, layer: Layer, horizon: int) -> NDArray[np.bool_]:
-    """Which states may still lead to a step that ends before ``horizon``; a bound of it, not the least end."""
+def least_ends(kept: Kept, layer: Layer) -> Integers:
+    """No step that goes on from a state ends earlier, by state."""
     rest = np.append(kept.rest, -NEVER)
-    latest = (layer.time[:, None] + layer.ready + rest[layer.place]).max(axis=1)
-    may: NDArray[np.bool_] = np.maximum(latest, layer.ended) < horizon
+    ends: Integers = np.maximum(layer.ended, (layer.time[:, None] + layer.ready + rest[layer.place]).max(axis=1))
     for number, full in enumerate(kept.full):
-        may &= _least_end(kept, full, number, layer) < horizon
-    return may
+        ends = np.maximum(ends, _least_end(kept, full, number, layer))
+    return ends
 
 
 def _least_end(kept: Kept, full: Full, number: int, layer: Layer) -> Integers:
@@ -59,21 +57,19 @@ def undominated(layer: Layer) -> Layer:
     time = layer.time[:, None]
     times = np.concatenate([time + layer.ready, time + layer.busy, time, layer.ended[:, None]], axis=1)
     key = _key(layer)
+    # What stands in for a state comes before it in this order.
     order = np.lexsort((times.sum(axis=1), layer.time, key))
     key, times = key[order], times[order]
-    apart = 1
-    while apart < len(key):
-        near = np.nonzero(key[apart:] == key[:-apart])[0]
-        if not len(near):
-            break
-        worse = near[(times[near] <= times[near + apart]).all(axis=1)] + apart
-        if len(worse):
-            stay = np.ones(len(key), dtype=bool)
-            stay[worse] = False
-            key, times, order = key[stay], times[stay], order[stay]
-        else:
-            apart += 1
-    return layer.take(order)
+    rank = np.arange(len(key))
+    rank -= np.maximum.accumulate(np.where(np.append(True, key[1:] != key[:-1]), rank, 0))
+    stays = np.ones(len(key), dtype=bool)
+    rows, before = np.nonzero(rank)[0], 1
+    while len(rows):
+        worse = (times[rows - before] <= times[rows]).all(axis=1)
+        stays[rows[worse]] = False
+        before += 1
+        rows = rows[~worse & (rank[rows] >= before)]
+    return layer.take(order[stays])
 
 
 def _key(layer: Layer) -> Integers:
