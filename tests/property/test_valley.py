@@ -35,6 +35,10 @@ def test_bound_is_never_above_the_optimum(block: int) -> None:
             continue
         assert valley.grow(lambda: False)
         assert valley.bound().value <= best, f"seed {seed}"
+        broken_off = Valley(instance, 0, best + 1)
+        limit = random.randint(1, 200)
+        broken_off.grow(lambda valley=broken_off, limit=limit: valley.expanded > limit)  # type: ignore[misc]
+        assert broken_off.bound().value <= best, f"seed {seed}: broken off"
         able = [stage for stage in range(instance.stages) if can_be_full(instance, stage)]
         full = random.sample(able, random.randint(1, len(able)))
         stages = {*full, *random.sample(range(instance.stages), random.randint(0, instance.stages - 1))}
