@@ -29,7 +29,7 @@ def published(microbatches: int, cap: int) -> Instance:
 
 
 def test_published_times_take_more_than_the_load() -> None:
-    """Half the memory of 8 stages: 1,397,547 us from stages 4 and 7, one stage alone says 1,369,823; bench/README.md."""
+    """Half the memory of 8 stages: 1,397,547 us from stages 4 and 7, one stage says 1,369,823 (bench/README.md)."""
     instance = published(24, 4)
     assert lower_bound(instance).value == 1_369_823
     valley = Valley(instance, 1_390_000, 1_440_000)
