@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from fractions import Fraction
+from itertools import pairwise
 from math import lcm
 
 import numpy as np
