@@ -13,8 +13,8 @@ from zbopt.bounds.valley.kept import can_be_full, keep
 from zbopt.instance import Instance
 from zbopt.memory import least_memory
 
-BLOCKS, BLOCK = 13, 40
-"""520 instances."""
+BLOCKS, BLOCK = 13, 8
+"""104 instances, for time; the first 520 passed when this was written."""
 
 
 def test_instances_are_such_that_the_bound_says_something() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
 
-from zbopt import solve
 from zbopt.bounds import lower_bound
 from zbopt.bounds.valley import Valley
+from zbopt.cpsat.budget import Budget
+from zbopt.cpsat.search import Search
+from zbopt.graph import expand
 from zbopt.instance import Instance
+from zbopt.result import Bound
 
 
 def published(microbatches: int, cap: int) -> Instance:
@@ -51,10 +55,28 @@ def test_broken_off_it_says_less_and_never_more() -> None:
 
 
 def test_a_search_takes_what_it_proves() -> None:
-    """Too short for CP-SAT: without the valley the bound would be that of one stage."""
-    result = solve(published(24, 4), time_limit_s=20, workers=1, deterministic=True, seed=0)
-    assert result.bound.proved_by == "bound:valley"
-    assert result.bound.value > 1_369_823
+    """Four stages, one microbatch at a time on each: every set of stages has its say on a thread of the search."""
+    instance = Instance.uniform(
+        stages=4, microbatches=4, comm_ticks=1, memory_cap=Fraction(3, 2), placement="v", virtual=2
+    )
+    bounds: list[Bound] = []
+    search = Search(
+        graph=expand(instance),
+        starts={},
+        value=100,
+        bound=lower_bound(instance),
+        budget=Budget(600, 1, 0),
+        found=lambda value, starts: None,
+        proved=bounds.append,
+        doing=lambda what: None,
+    )
+    with ThreadPoolExecutor(1) as threads:
+        search.start_growing(threads)
+    [(grown, valley)] = search.growing.items()
+    assert grown.result()
+    assert search.hear_grown(valley) == []
+    assert search.bound == bounds[-1] == valley.bound()
+    assert lower_bound(instance).value < search.bound.value < 100
 
 
 @pytest.mark.parametrize(
