@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -288,6 +289,18 @@ def test_bug_two_runs_at_once(folder: Path, solver: Solver) -> None:
     assert [json.loads(line)["instance"] for line in results.read_text().splitlines()] == [r.instance for r in rows]
     assert bench_set(folder, LIMITS, results=results, resume=True) == rows
     assert len(solver.asked) == 3
+
+
+def test_file_systems_without_locks(folder: Path, solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of hours must not end, or not begin, because two could not be told apart."""
+
+    def unable(file: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", unable)
+    rows = bench_set(folder, LIMITS, results=folder / "results.jsonl")
+    assert len(rows) == 3
+    assert len(update_best_known(folder, rows, TODAY)) == 3
 
 
 def test_bug_two_updates_at_once(folder: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -28,6 +31,8 @@ def alone(results: Path) -> Iterator[None]:
             raise ValueError(
                 f"{results}: another bench writes into it; wait for its end, or give --results another file"
             ) from None
+        except OSError as error:
+            log.info("%s: no lock: %s", results, error)  # some network file systems have none: better that than no run
         yield
 
 
@@ -36,7 +41,10 @@ def one_by_one(folder: Path) -> Iterator[None]:
     """Wait until no other run updates the record of ``folder``: each reads what the one before has written."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            log.info("%s: no lock: %s", folder, error)
         yield
     finally:
         os.close(descriptor)
