@@ -17,7 +17,7 @@ from zbopt.engine.order import Order
 from zbopt.engine.reach import require_modelled
 from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
-from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError, best_first
 from zbopt.heuristics.list_schedule import first_schedule
 from zbopt.heuristics.patience import OutOfTimeError, bounded, limited
 from zbopt.heuristics.shake import shaken
@@ -48,8 +48,6 @@ _OPS_WORTH_SHAKING = 150
 """Where there are fewer, CP-SAT is the better search."""
 _SHAKING_SHARE = 0.75
 """Of the time: after it no more shaking."""
-_BEST_FIRST = sorted(HEURISTICS.items(), key=lambda item: item[0] not in ("zb-auto", "v-auto"))
-"""Those that meet the bound most often go first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +232,7 @@ class _Solve:
         with limited(self.out_of_patience), bounded(bound.value):
             if short is None and 3 * self.instance.virtual_stages * self.instance.microbatches > _OPS_TO_HURRY:
                 self.hurry()
-            for name, heuristic in _BEST_FIRST if not self.closed() else ():
+            for name, heuristic in best_first(self.instance) if not self.closed() else ():
                 self.doing = f"heuristic {name}"
                 try:
                     schedule = heuristic(self.instance) if short is None else self.repeated(heuristic(short))

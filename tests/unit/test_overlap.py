@@ -11,6 +11,7 @@ from zbopt.bounds.relax import whole
 from zbopt.causes import explain
 from zbopt.cpsat.formulation import Formulation
 from zbopt.graph import expand
+from zbopt.heuristics import HEURISTICS, best_first
 from zbopt.instance import Instance, Kind
 from zbopt.metrics import figures
 from zbopt.replay.checks import check_schedule
@@ -63,6 +64,17 @@ def test_anything_else_is_refused(changes: dict[str, Any], ops: Any, messages: l
     """Without the field, of another length, a half without the other, or two ops of their own times at once."""
     found = validate(instance(**changes), schedule(instance(**changes), *ops))
     assert [violation.message for violation in found.violations] == messages
+
+
+def test_bug_no_time_was_left_to_overlap() -> None:
+    """`v-auto`, which overlaps nothing, searched first, and on a long step until time was over."""
+    fields = {"forward_ticks": 2, "backward_ticks": 2, "weight_ticks": 2, "fused_backward_ticks": 4}
+    alone = Instance.uniform(stages=4, microbatches=16, placement="v", virtual=2, **fields)
+    instance = Instance.model_validate(alone.model_dump() | {"overlapped_ticks": 4})
+    assert [name for name, _ in best_first(instance)][:4] == ["dualpipe", "dualpipe-v", "zb-auto", "v-auto"]
+    assert [name for name, _ in best_first(alone)][:2] == ["zb-auto", "v-auto"]
+    values = {name: figures(HEURISTICS[name](instance)).makespan for name in ("dualpipe-v", "v-auto")}
+    assert values["dualpipe-v"] < values["v-auto"]
 
 
 def test_load_counts_what_pairs_may_save() -> None:

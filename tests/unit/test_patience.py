@@ -107,7 +107,7 @@ def late_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("late_clock")
 def test_a_solve_goes_on_without_the_one_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a heuristic does, one valid schedule comes out; here the fallback's, since none else is left."""
-    monkeypatch.setattr(portfolio, "_BEST_FIRST", [("stubborn", stubborn)])
+    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("stubborn", stubborn)])
     instance = Instance.uniform(stages=4, microbatches=12, placement="v", virtual=2, memory_cap=2, comm_ticks=1)
     result = solve(instance, time_limit_s=60, workers=1)
     assert result.schedule is not None
@@ -150,7 +150,7 @@ def test_deterministic_patience_is_a_count(monkeypatch: pytest.MonkeyPatch) -> N
             asked += 1
             check()
 
-    monkeypatch.setattr(portfolio, "_BEST_FIRST", [("counting", counting)])
+    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("counting", counting)])
     result = solve(Instance.uniform(stages=1, microbatches=1), time_limit_s=2, deterministic=True)
     assert asked == 251
     assert (result.value, result.bound.value) == (3, 3)

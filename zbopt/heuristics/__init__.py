@@ -52,4 +52,18 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
 )
 """Every heuristic by its name."""
 
-__all__ = ["HEURISTICS", "CannotFitError", "NotApplicableError"]
+_MEET_THE_BOUND = ("zb-auto", "v-auto")
+_OVERLAP = ("dualpipe", "dualpipe-v")
+
+
+def best_first(instance: Instance) -> list[tuple[str, Callable[[Instance], Schedule]]]:
+    """All heuristics in the order in which to try them: time may be over before the last.
+
+    First those that meet the bound most often; before them, where an F and a BW may be one op, those that run them so:
+    they take no time, and the others may search for long.
+    """
+    first = _MEET_THE_BOUND if instance.overlapped_ticks is None else (*_OVERLAP, *_MEET_THE_BOUND)
+    return sorted(HEURISTICS.items(), key=lambda item: first.index(item[0]) if item[0] in first else len(first))
+
+
+__all__ = ["HEURISTICS", "CannotFitError", "NotApplicableError", "best_first"]
