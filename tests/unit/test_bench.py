@@ -158,6 +158,19 @@ def test_resume_does_not_mix_limits(folder: Path, solver: Solver, tmp_path: Path
     assert len(results.read_text().splitlines()) == 1
 
 
+def test_bug_resume_of_an_instance_that_changed(folder: Path, solver: Solver, tmp_path: Path) -> None:
+    """The row of what the file held before was taken for its own; its name may change."""
+    results = tmp_path / "results.jsonl"
+    bench_set(folder, LIMITS, results=results)
+    changed = Instance.uniform(stages=2, microbatches=4, comm_ticks=1)
+    write_instance(changed, folder / "m4.json")
+    write_instance(Instance.uniform(stages=2, microbatches=2, name="as before"), folder / "m2.json")
+    rows = bench_set(folder, LIMITS, results=results, resume=True)
+    assert solver.asked == [2, 4, 10, 4]
+    assert bench_set(folder, LIMITS, results=results, resume=True) == rows
+    assert len(solver.asked) == 4
+
+
 def test_ctrl_c_between_instances_keeps_the_rows(folder: Path, solver: Solver) -> None:
     """The solver turns Ctrl-C into a result; where it comes elsewhere, what is done is still there."""
     solver.faults[4] = KeyboardInterrupt()

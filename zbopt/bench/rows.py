@@ -46,7 +46,8 @@ class Reference:
 class BenchRow:
     """One instance of a run. Values in ticks, ``None`` where there is none; ``error`` says why it failed.
 
-    ``known`` is what was on record before the run, ``peer`` the best published scheduler under the same objective.
+    ``known`` is what was on record before the run, ``peer`` the best published scheduler under the same objective;
+    ``asked`` tells the instance from another one of its name.
     """
 
     instance: str
@@ -62,6 +63,7 @@ class BenchRow:
     reference: Reference | None = None
     interrupted: bool = False
     error: str | None = None
+    asked: str = ""
 
     @property
     def key(self) -> Key:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from zbopt.bench.files import append_result, asked_of, instance_files, read_best_known, read_peers, read_results
@@ -63,8 +64,9 @@ def bench_set(
         try:
             for file in files:
                 task = _Task(file, objective, limits, other, partial(on_progress, file.stem))
-                row = _beside(task.row(done), known, peers)
-                if results is not None and row.key not in done:
+                solved = task.row(done)
+                row = _beside(solved, known, peers)
+                if results is not None and solved is not done.get(solved.key):
                     append_result(results, row, asked)
                 rows.append(row)
                 on_row(row)
@@ -98,10 +100,11 @@ class _Task:
         try:
             instance = read_instance(self.file)
             wanted = self.objective or instance.objective
-            if (name, wanted) in done:
-                return done[name, wanted]
             instance = instance.model_copy(update={"objective": wanted})
-            row = _row(name, self._solved(instance, self.limits))
+            asked, before = _fingerprint(instance), done.get((name, wanted))
+            if before is not None and before.asked == asked:
+                return before
+            row = replace(_row(name, self._solved(instance, self.limits)), asked=asked)
             return row if row.interrupted or self.other is None else self._compared(row, instance, self.other)
         except Exception as error:  # one instance that fails must not end a run of hours
             log.warning("%s: %s", name, error, exc_info=not isinstance(error, ValueError))
@@ -127,6 +130,11 @@ class _Task:
 
     def _solved(self, instance: Instance, limits: Limits) -> Result:
         return solve(instance, **asdict(limits), on_progress=self.on_progress)
+
+
+def _fingerprint(instance: Instance) -> str:
+    """The same for equal instances alone, whatever their files are called."""
+    return sha256(instance.model_dump_json(exclude={"name"}).encode()).hexdigest()[:16]
 
 
 def _text(error: Exception) -> str:

@@ -235,7 +235,7 @@ def bench_record(folder: Path, limits: Limits, rows: Sequence[BenchRow], count: 
 
 
 def _row_record(row: BenchRow) -> dict[str, Any]:
-    own = {name: value for name, value in asdict(row).items() if name not in ("bound", "known", "peer")}
+    own = {name: value for name, value in asdict(row).items() if name not in ("bound", "known", "peer", "asked")}
     return own | {
         "lower_bound": row.bound,
         "gap": row.gap,
