@@ -96,7 +96,10 @@ def test_what_it_does_not_apply_to() -> None:
 
 def test_any_field_that_the_program_does_not_know_is_refused() -> None:
     """It is older than most fields: what it does not name itself may only have its default."""
-    given = Instance.uniform(stages=2, microbatches=2)
+    fields = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}
+    fields |= {"name": "n", "tick": "2us", "memory_unit": "GiB", "memory_cap": 3, "activation": 2, "weight_share": 1}
+    fields |= {"comm_ticks": 2, "objective": "max_stage_span", "barrier": "global", "optimizer_ticks": 1}
+    given = Instance.model_validate(fields)
     reach.require_modelled(given)
     known = reach._MODELLED - {"weight_share"}
     with pytest.MonkeyPatch.context() as patch:

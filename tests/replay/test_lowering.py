@@ -37,6 +37,26 @@ def test_b_and_w_join_where_nobody_waits(plans: SimpleNamespace) -> None:
     assert _row("1I0")[0] in rows[1]
 
 
+def test_b_and_w_join_where_the_gradient_is_in_time(plans: SimpleNamespace) -> None:
+    """Stage 1's W0 ends at 4, just when stage 0, which runs 4 F first, starts B0; W1 ends at 8, B1 could start at 7."""
+    order = [
+        [
+            (Kind.F, 0, 0),
+            (Kind.F, 0, 1),
+            (Kind.F, 0, 2),
+            (Kind.F, 0, 3),
+            (Kind.B, 0, 0),
+            (Kind.W, 0, 0),
+            (Kind.B, 0, 1),
+        ],
+        [(kind, 1, j) for j in range(4) for kind in (Kind.F, Kind.B, Kind.W)],
+    ]
+    order[0] += [(Kind.W, 0, 1), *((kind, 0, j) for j in (2, 3) for kind in (Kind.B, Kind.W))]
+    rows = lower(plans.timed(Instance.uniform(stages=2, microbatches=4), order))
+    assert _row("1B0")[0] in rows[1]
+    assert _row("1I1")[0] in rows[1]
+
+
 @pytest.mark.parametrize("stage_of", [(0, 1, 2, 3), (0, 1, 1, 0), (0, 1, 0, 1), (0, 1, 1, 0, 2, 3, 3, 3, 2, 0)])
 def test_every_placement_passes_the_checks(plans: SimpleNamespace, stage_of: tuple[int, ...]) -> None:
     schedule = plans.all_forward(stage_of, 3)

@@ -153,6 +153,15 @@ def test_a_later_op_of_the_stage_could_use_the_first_bubble() -> None:
     assert (use.idle.stage, use.idle.start, use.op.id, use.by_split) == (0, 4, "it0/s0/v0/mb4/F", False)
 
 
+def test_an_f_has_room_where_it_fills_the_cap() -> None:
+    """One stage, cap 2: F1 runs in [2, 3), and could in [1, 2) beside F0: what it holds itself is no obstacle."""
+    ops = [(Kind.F, 0, 0, 0, 1), (Kind.F, 0, 1, 2, 3), (Kind.B, 0, 0, 3, 4), (Kind.B, 0, 1, 4, 5)]
+    ops += [(Kind.W, 0, 0, 5, 6), (Kind.W, 0, 1, 6, 7)]
+    use = explain(_schedule(_instance(stages=1, microbatches=2, memory_cap=2), *ops)).avoidable()
+    assert use is not None
+    assert (use.op.id, use.usable_from) == ("it0/s0/v0/mb1/F", 1)
+
+
 def test_a_split_could_shorten_a_bubble() -> None:
     """1F1B, cap 2, on two stages whose backward may be split, F=B=W=1, BW=2.
 

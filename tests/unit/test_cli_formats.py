@@ -13,8 +13,8 @@ from zbopt.cli.formats import Format
 from zbopt.difference import Parting, first_divergence
 from zbopt.formats.order import order_of_schedule
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, read_instance, write_instance
-from zbopt.schedule import read_schedule, write_schedule
+from zbopt.instance import Instance, Kind, read_instance, write_instance
+from zbopt.schedule import Event, Provenance, Schedule, read_schedule, write_schedule
 
 TABLE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 """1F1B on 2 stages, 2 microbatches: with F 1 and BW 2 it takes (2 + 2 - 1) 3 = 9 ticks."""
@@ -209,6 +209,26 @@ def test_the_same_order_at_other_times(tmp_path: Path) -> None:
     assert found is not None
     assert (found.parting, found.stage, found.position, found.tick) == (Parting.TIME, 1, 0, 1)
     assert first_divergence(now, now) is None
+
+
+def test_another_order_comes_before_other_times() -> None:
+    """Stage 0 is a tick late at 0, and from 5 on stage 1 has two ops the other way round."""
+    instance = Instance.uniform(stages=2, microbatches=2)
+    one, two = (
+        Schedule(
+            instance=instance,
+            provenance=Provenance(source="hand"),
+            events=(
+                Event(Kind.F, 0, 0, 0, late, late + 1),
+                Event(Kind.F, 1, 1, first, 5, 6),
+                Event(Kind.F, 1, 1, 1 - first, 6, 7),
+            ),
+        )
+        for late, first in ((0, 0), (1, 1))
+    )
+    found = first_divergence(one, two)
+    assert found is not None
+    assert (found.parting, found.stage, found.tick) == (Parting.ORDER, 1, 5)
 
 
 def test_every_format_is_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -233,6 +233,10 @@ def test_auto_knows_every_field() -> None:
         (("--placement", "v"), "v, two virtual stages a stage, down and back up"),
         (("--placement", "bidirectional"), "virtual stages 0 to 5 on stages 0, 1, 2, 2, 1, 0"),
         (("--placement", "0,1,2,2"), "virtual stages 0 to 3 on stages 0, 1, 2, 2"),
+        (
+            ("--placement", "0,1,2" + ",2" * 30),
+            f"virtual stages 0 to 32 on stages 0, 1, 2{', 2' * 13}, ...{', 2' * 16}",
+        ),
     ],
 )
 def test_pages_name_the_placement(flags: tuple[str, ...], text: str) -> None:

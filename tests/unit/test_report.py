@@ -89,6 +89,14 @@ def test_coarse_column_shows_what_runs_most() -> None:
     ]
 
 
+def test_coarse_column_shows_the_longest_of_a_kind() -> None:
+    """Five ticks on one column: F0 has 3 of them, F1 the other two."""
+    instance = Instance.uniform(stages=1, microbatches=2)
+    (run,) = grid_of(schedule(instance, ("F", 0, 0, 0, 3), ("F", 0, 1, 3, 5)), 1).rows[0]
+    assert run.event is not None
+    assert run.event.microbatch == 0
+
+
 @pytest.mark.parametrize(
     ("ticks", "columns", "per_label", "step"),
     [(7, 28, 3, 1), (27, 54, 4, 2), (319, 71, 5, 50), (10**6, 80, 8, 100_000)],

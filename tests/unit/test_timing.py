@@ -92,6 +92,15 @@ def test_waiting_lowers_a_span() -> None:
     assert narrow == early | {orders[1][0]: 15}
 
 
+def test_a_span_begins_late_where_an_input_comes_late() -> None:
+    """One stage, unit times, two microbatches, the second there at 10: its W ends at 13, so a span of 6 begins at 7."""
+    instance = Instance.uniform(stages=1, microbatches=2, objective="max_stage_span")
+    graph = expand(Instance.model_validate(instance.model_dump() | {"input_ready_ticks": (0, 10)}))
+    starts = least_span_starts(graph, order(graph, "F00 B00 W00 F01 B01 W01"))
+    assert figures(schedule_of(graph, starts, PROVENANCE)).stage_spans == (6,)
+    assert min(starts.values()) == 7
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_retimed_orders_are_valid_and_no_worse(seed: int) -> None:
     """The order of any valid schedule: as early as possible it is valid with no larger makespan; so for the span."""

@@ -97,9 +97,7 @@ class _FirstCome:
         row = self.busy[place]
         first = start + use.offset_ticks
         n = max(0, bisect_right(row, (first, first)) - 1)
-        while n < len(row) and row[n][0] < first + max(use.ticks, 1):
-            begin, end = row[n]
-            if first < end and begin < first + use.ticks:
-                first = end
+        while n < len(row) and row[n][0] < first + use.ticks:
+            first = max(first, row[n][1])
             n += 1
         return first - use.offset_ticks
