@@ -77,6 +77,8 @@ def replay_command(
     job = run.job("replay", schedule, network.build(), training.build(3), **more)
     if (resume or checkpoint_every) and job.checkpoint_dir is None:
         raise ValueError("checkpoints have no folder; give --checkpoint-dir")
+    if job.checkpoint_dir is not None and Path(job.checkpoint_dir).is_file():
+        raise ValueError(f"{job.checkpoint_dir}: is a file; give --checkpoint-dir a folder")
     if resume and not any(Path(job.checkpoint_dir or "").glob("step-*/.metadata")):
         raise ValueError(f"{job.checkpoint_dir}: holds no complete checkpoint; leave --resume out to start anew")
     results = execute([job], plan, timeout_s=run.timeout)

@@ -140,7 +140,7 @@ class TrainingFlags:
 
     def build(self, steps: int) -> Training:
         """The training, ``steps`` long unless the flag says otherwise."""
-        return _checked(
+        built = _checked(
             Training,
             steps=steps if self.steps is None else self.steps,
             accumulation=self.accumulation,
@@ -153,6 +153,11 @@ class TrainingFlags:
             loss_scale=self.loss_scale,
             overflow_at=self.overflow_at or (),
         )
+        for name in ("clip_at", "overflow_at"):
+            beyond = next((step for step in getattr(built, name) if not 0 <= step < built.steps), None)
+            if beyond is not None:
+                raise ValueError(f"{name} = {beyond}: there is no such step; steps are 0 to {built.steps - 1}")
+        return built
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
