@@ -12,7 +12,7 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -35,6 +35,11 @@ class Engine(StrEnum):
     MILP = "milp"
 
 
+_MOST = 10**17
+"""Largest number in an event: no schedule is as long, and ratios of it are numbers."""
+_Whole = Annotated[int, Field(strict=True, ge=-_MOST, le=_MOST)]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One op on one stage, from ``start`` to ``end`` in ticks.
@@ -45,12 +50,12 @@ class Event:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     kind: Kind
-    stage: int
-    virtual_stage: int | None
-    microbatch: int | None
-    start: int
-    end: int
-    iteration: int = 0
+    stage: _Whole
+    virtual_stage: _Whole | None
+    microbatch: _Whole | None
+    start: _Whole
+    end: _Whole
+    iteration: _Whole = 0
 
     @property
     def id(self) -> str:
@@ -68,8 +73,8 @@ class Provenance(BaseModel):
     source: str = Field(description="Such as 'cp-sat', 'heuristic:zb-h1', 'event-list'.")
     engine: Engine | None = Field(None, description="What searched, whoever found the schedule: 'cp-sat' or 'milp'.")
     status: Status = Status.FEASIBLE
-    value: int | None = Field(None, description="Of the instance's objective, in ticks.")
-    lower_bound: int | None = Field(None, description="Proved, in ticks.")
+    value: _Whole | None = Field(None, description="Of the instance's objective, in ticks.")
+    lower_bound: _Whole | None = Field(None, description="Proved, in ticks.")
     proved_by: str | None = Field(None, description="The argument behind lower_bound: 'bound:round-trip', 'cp-sat'.")
     seed: int | None = None
     workers: int | None = None

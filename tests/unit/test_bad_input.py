@@ -213,6 +213,10 @@ def test_wrong_fields(
         ({"stage": None}, "events[0].stage = null: must be a whole number"),
         ({"micro": 1}, "events[0].micro: this version knows no such field; leave it out"),
         ({"start": float("nan")}, "events[0].start = nan: must be a whole number"),
+        ({"stage": True}, "events[0].stage = True: must be a whole number"),
+        ({"end": "5"}, "events[0].end = '5': must be a whole number"),
+        ({"end": 10**18}, "events[0].end = 1000000000000000000: must be at most 100000000000000000"),
+        ({"end": 10**400}, "events[0].end: must be at most 100000000000000000"),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
