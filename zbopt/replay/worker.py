@@ -245,6 +245,8 @@ def _weights_checksum(pipeline: Pipeline) -> dict[str, str]:
 
 def start(jobs: Jobs) -> None:
     """Meet the other processes: at the rendezvous file, or where the environment says (torchrun)."""
+    for job in jobs.jobs:
+        device_of(job)  # or the group's backend says, in words of its own, that it is not there
     cuda = any(job.device == "cuda" for job in jobs.jobs) and int(os.environ["WORLD_SIZE"]) > 1
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group(
