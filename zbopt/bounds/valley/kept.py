@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm
@@ -81,6 +81,7 @@ class Kept:
         head: Least time from the first start of all to the first kept op.
         most_under_way: Microbatches that can be between their first and their last op here.
         full: Stages of which W and memory are kept.
+        backward: Time runs backward: the way begins with the last B, starts are ends, W come before their B.
     """
 
     stages: tuple[int, ...]
@@ -94,6 +95,7 @@ class Kept:
     head: int
     most_under_way: int
     full: tuple[Full, ...]
+    backward: bool = False
 
 
 def applies(instance: Instance) -> bool:
@@ -120,13 +122,14 @@ def can_be_full(instance: Instance, stage: int) -> bool:
     return all(least_left(instance, v) > 0 and room_beside_forward(instance, v) >= 0 for v in parts)
 
 
-def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> Kept:
+def keep(instance: Instance, stages: Collection[int], full: Collection[int], first: int | None = None) -> Kept:
     """F and B of ``stages``, with W and memory of those in ``full``.
 
     Args:
         instance: One to which this applies.
         stages: The stages to keep.
         full: Some of them that ``can_be_full``.
+        first: A stage before them whose memory limits how many microbatches are under way; ``None``: the first of them.
     """
     slices, kept = Slices(instance), tuple(sorted(stages))
     down = [v for v in range(instance.virtual_stages) if instance.stage_of[v] in kept]
@@ -138,11 +141,6 @@ def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> 
     rest.reverse()
     way = [*down, *reversed(down)]
     number = {stage: i for i, stage in enumerate(kept)}
-    first = down[0]
-    under_way = instance.microbatches
-    if least_left(instance, first):
-        room = max(room_beside_forward(instance, first), Fraction(0))
-        under_way = min(under_way, 1 + int(room / least_left(instance, first)))
     return Kept(
         stages=kept,
         microbatches=instance.microbatches,
@@ -152,9 +150,54 @@ def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> 
         onward=np.array([*onward, 0]),
         from_first=np.cumsum([0, *onward]),
         rest=np.array(rest),
-        head=slices.heads[first],
-        most_under_way=under_way,
+        head=slices.heads[down[0]],
+        most_under_way=_most_under_way(instance, kept[0] if first is None else first),
         full=tuple(_full(slices, stage, number[stage], way, rest) for stage in sorted(full)),
+    )
+
+
+def _most_under_way(instance: Instance, virtual_stage: int) -> int:
+    """Microbatches that can be between F and the end of B on a virtual stage."""
+    each = least_left(instance, virtual_stage)
+    if not each:
+        return instance.microbatches
+    return min(instance.microbatches, 1 + int(max(room_beside_forward(instance, virtual_stage), Fraction(0)) / each))
+
+
+def backward(kept: Kept) -> Kept:
+    """The same problem with time running backward from the end of all."""
+    last = len(kept.stage) - 1
+    lags = kept.onward[:-1] - kept.ticks[:-1] + kept.ticks[1:]
+    onward = np.append(lags[::-1], 0)
+
+    def turned(row: Integers) -> Integers:
+        # At a place going backward, what is left is what was done before it going forward.
+        return np.append([0, 0], row[2:][::-1])
+
+    full = [
+        replace(
+            part,
+            forwards=(last - part.forwards[0], last - part.forwards[1]),
+            gradients=(last - part.gradients[0], last - part.gradients[1]),
+            after_weight=0,
+            after_forward=0,
+            held=turned(part.held),
+            work_left=np.append([0], part.work - turned(part.work_left)[1:]),
+            forwards_left=np.append([0], 2 - turned(part.forwards_left)[1:]),
+        )
+        for part in kept.full
+    ]
+    return replace(
+        kept,
+        stage=kept.stage[::-1],
+        forward=kept.forward[::-1],
+        ticks=kept.ticks[::-1],
+        onward=onward,
+        from_first=np.append([0], np.cumsum(onward)[:-1]),
+        rest=(kept.head + kept.from_first + kept.ticks)[::-1],
+        head=int(kept.rest[-1] - kept.ticks[-1]),
+        full=tuple(full),
+        backward=True,
     )
 
 

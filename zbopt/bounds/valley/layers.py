@@ -41,14 +41,19 @@ class Layer:
         """The states in ``rows``, copied."""
         return Layer(*(getattr(self, field.name)[rows] for field in fields(self)))
 
+    def done(self, place: int) -> Integers:
+        """How many microbatches have begun the op at ``place``."""
+        before: Integers = ((self.place >= 0) & (self.place <= place)).sum(axis=1)
+        return self.begun - before
+
     @property
     def count(self) -> int:
         """How many states there are."""
         return len(self.time)
 
 
-def first(kept: Kept) -> Layer:
-    """Nothing was begun; the first kept op waits for the head."""
+def nothing_begun(kept: Kept) -> Layer:
+    """The state before all ops."""
 
     def zeros(*shape: int) -> Integers:
         return np.zeros((1, *shape), dtype=np.int64)
@@ -59,7 +64,7 @@ def first(kept: Kept) -> Layer:
         under_way,
         zeros(len(kept.stages)),
         zeros(len(kept.full)),
-        zeros() + kept.head,
+        zeros() + (0 if kept.backward else kept.head),
         zeros(),
         zeros(),
     )

@@ -24,9 +24,13 @@ def _least_end(kept: Kept, full: Full, number: int, layer: Layer) -> Integers:
     """Least end by the work that is left on a full stage, and by when it can be done."""
     rows, busy, waiting = layer.place + 1, layer.busy[:, full.stage], layer.waiting[:, number]
     new = kept.microbatches - layer.begun
-    work = new * full.work + full.work_left[rows].sum(axis=1) + waiting * full.weight
+    work = new * full.work + full.work_left[rows].sum(axis=1)
+    work += (-waiting if kept.backward else waiting) * full.weight
     forwards = 2 * new + full.forwards_left[rows].sum(axis=1)
     after = np.where(forwards > 0, max(full.after_forward, full.after_weight), full.after_weight)
+    ends: Integers = layer.time + busy + work
+    if kept.backward:
+        return ends
     # Before the k-th gradient that is still to come only k - 1 others, what waits, and F that memory lets begin.
     gradients = _gradients(kept, full, layer)
     earlier = np.arange(gradients.shape[1])
@@ -34,7 +38,7 @@ def _least_end(kept: Kept, full: Full, number: int, layer: Layer) -> Integers:
     done = (waiting[:, None] + earlier) * full.weight + earlier * full.gradient + begun * full.forward
     tails = np.where(begun < forwards[:, None], after[:, None], full.after_weight)
     later = np.where(gradients < NEVER, gradients + work[:, None] - done + tails, 0)
-    ends: Integers = layer.time + np.maximum(busy + work + after, later.max(axis=1))
+    ends += np.maximum(after, layer.time + later.max(axis=1) - ends)
     return ends
 
 

@@ -51,45 +51,75 @@ class Moves:
             full_stages=full_stages,
         )
 
-    def after(self, layer: Layer) -> Layer:
+    def after(self, layer: Layer, *, all_ways: bool) -> Layer:
         """All states that follow those of ``layer`` by one op, each as early as its stage and its input allow.
 
-        No op that takes no memory is passed by if it could end before the start of the one that is begun.
+        No op that takes no memory is passed by if it could end before the start of the one that is begun; with
+        ``all_ways`` it is.
         """
         starts = self._starts(layer)
+        before = np.full(layer.count, NEVER) if all_ways else self._harmless_ends(layer, starts)
+        states, ops = np.nonzero(starts < before[:, None])
+        later = self._begin(layer.take(states), ops, starts[states, ops])
+        return later.take(self._fits_later(later)) if self.kept.backward else later
+
+    def _harmless_ends(self, layer: Layer, starts: Integers) -> Integers:
+        """When the first op that takes no memory could end, by state."""
         slots = layer.place.shape[1]
         ticks, takes = self.ticks[layer.place], self.takes[layer.place]
         ends = np.empty_like(starts)
         ends[:, :slots] = np.where(takes, NEVER, starts[:, :slots] + ticks)
         ends[:, slots] = NEVER if self.takes[0] else starts[:, slots] + self.ticks[0]
         ends[:, slots + 1 :] = starts[:, slots + 1 :] + self.weights
-        before = np.minimum(ends.min(axis=1), NEVER)
-        states, ops = np.nonzero(starts < before[:, None])
-        return self._begin(layer.take(states), ops, starts[states, ops])
+        first: Integers = np.minimum(ends.min(axis=1), NEVER)
+        return first
 
     def _starts(self, layer: Layer) -> Integers:
         """By state and op its earliest start, ``NEVER`` where it may not be the next."""
         slots = layer.place.shape[1]
         starts = np.full((layer.count, slots + 1 + len(self.kept.full)), NEVER)
         stage, rows = self.stage[layer.place], np.arange(layer.count)[:, None]
-        fits = self._fits(layer)
+        forward_fits, backward_fits = self._fits(layer)
         may = layer.place >= 0
         may[:, 1:] &= layer.place[:, :-1] > layer.place[:, 1:]
-        may &= ~self.takes[layer.place] | fits[rows, stage]
+        forward = np.append(self.kept.forward, False)[layer.place]
+        may &= np.where(forward, forward_fits[rows, stage], backward_fits[rows, stage])
         starts[:, :slots] = np.where(may, np.maximum(layer.ready, layer.busy[rows, stage]), NEVER)
+        first = self.stage[0]
         new = (layer.begun < self.kept.microbatches) & (layer.place[:, -1] < 0)
-        if self.takes[0]:
-            new &= fits[:, self.stage[0]]
-        starts[:, slots] = np.where(new, layer.busy[:, self.stage[0]], NEVER)
-        starts[:, slots + 1 :] = np.where(layer.waiting > 0, layer.busy[:, self.full_stages], NEVER)
+        new &= (forward_fits if self.kept.forward[0] else backward_fits)[:, first]
+        starts[:, slots] = np.where(new, np.maximum(layer.busy[:, first], self.kept.head - layer.time), NEVER)
+        starts[:, slots + 1 :] = np.where(self._weights_left(layer), layer.busy[:, self.full_stages], NEVER)
         return starts
 
-    def _fits(self, layer: Layer) -> NDArray[np.bool_]:
-        """[C4] Whether an F fits, by state and kept stage."""
-        fits = np.ones_like(layer.busy, dtype=bool)
+    def _weights_left(self, layer: Layer) -> NDArray[np.bool_]:
+        """Whether a W may be begun, by state and full stage."""
+        if not self.kept.backward:
+            waits: NDArray[np.bool_] = layer.waiting > 0
+            return waits
+        begun = [sum(layer.done(place) for place in full.gradients) for full in self.kept.full]
+        left: NDArray[np.bool_] = np.stack(begun, axis=1) + layer.waiting < 2 * self.kept.microbatches
+        return left
+
+    def _fits(self, layer: Layer) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """[C4] Whether an F fits, and whether a B has its W behind it, by state and kept stage."""
+        forward, backward = np.ones_like(layer.busy, dtype=bool), np.ones_like(layer.busy, dtype=bool)
         for number, full in enumerate(self.kept.full):
-            held = full.each * full.held[layer.place + 1].sum(axis=1) + full.waiting * layer.waiting[:, number]
-            fits[:, full.stage] = held <= full.room
+            others = full.held[layer.place + 1].sum(axis=1)
+            if self.kept.backward:
+                others -= 1
+                backward[:, full.stage] = layer.waiting[:, number] > 0
+            held = full.each * others + full.waiting * layer.waiting[:, number]
+            forward[:, full.stage] = held <= full.room
+        return forward, backward
+
+    def _fits_later(self, layer: Layer) -> NDArray[np.bool_]:
+        """[C4] going backward: whether what is live now leaves room to the next F, the earlier ones of these."""
+        fits = np.ones(layer.count, dtype=bool)
+        for number, full in enumerate(self.kept.full):
+            live, waiting = full.held[layer.place + 1].sum(axis=1), layer.waiting[:, number]
+            held = np.where(live > 0, full.each * (live - 1) + full.waiting * waiting, full.waiting * (waiting - 1))
+            fits &= held <= full.room
         return fits
 
     def _begin(self, layer: Layer, ops: Integers, starts: Integers) -> Layer:
@@ -104,7 +134,7 @@ class Moves:
         weight = np.nonzero(ops > slots)[0]
         which = ops[weight] - slots - 1
         layer.busy[weight, self.full_stages[which]] = self.weights[which]
-        layer.waiting[weight, which] -= 1
+        layer.waiting[weight, which] += 1 if self.kept.backward else -1
         new = np.nonzero(ops == slots)[0]
         slot = ops.copy()
         slot[new] = (layer.place[new] >= 0).sum(axis=1)
@@ -120,7 +150,7 @@ class Moves:
         stage = self.stage[place]
         layer.busy[states, stage] = self.ticks[place]
         of_full = ~self.kept.forward[place] & (self.full_of[stage] >= 0)
-        layer.waiting[states[of_full], self.full_of[stage[of_full]]] += 1
+        layer.waiting[states[of_full], self.full_of[stage[of_full]]] += -1 if self.kept.backward else 1
         layer.place[states, slot] = place + 1
         layer.ready[states, slot] = self.kept.onward[place]
         last = len(self.kept.stage) - 1
