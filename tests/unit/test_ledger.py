@@ -154,6 +154,15 @@ def test_torch_splits_no_backward_on_the_first_stage() -> None:
         )
 
 
+@pytest.mark.parametrize("runtime", Runtime)
+def test_a_runtime_leaves_what_is_given(runtime: Runtime) -> None:
+    """Own figures of what B adds and of receive buffers stand, whatever a runtime would have."""
+    given = {"gradient_state": (Fraction(1, 2),) * 2, "boundary": (Fraction(1, 8),) * 2, "receive_buffers": 3}
+    instance = Instance.uniform(stages=2, microbatches=4).model_copy(update=given)
+    made = run_by(instance, runtime)
+    assert {name: getattr(made, name) for name in given} == given
+
+
 def test_an_activation_goes_one_way_at_most() -> None:
     """Always recomputed and perhaps offloaded is refused; and the validator refuses R and OUT of one microbatch."""
     both = {"recompute": "always", "offload": "choose", "offload_ticks": 1}
