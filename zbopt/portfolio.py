@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from zbopt.engine.reach import require_modelled
 from zbopt.engine.watch import SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError, best_first
+from zbopt.heuristics.kernel_search import kernels
 from zbopt.heuristics.list_schedule import first_schedule
 from zbopt.heuristics.patience import OutOfTimeError, bounded, limited
 from zbopt.heuristics.shake import shaken
@@ -46,8 +47,8 @@ _GRAPH_AS_LONG_AS = 2.0
 _TELL_EVERY_S = 1.0
 _OPS_WORTH_SHAKING = 150
 """Where there are fewer, CP-SAT is the better search."""
-_SHAKING_SHARE = 0.75
-"""Of the time: after it no more shaking."""
+_KERNELS_SHARE, _SHAKING_SHARE = 0.4, 0.75
+"""Of the time: after it no further kernel, and no more shaking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +249,10 @@ class _Solve:
             if self.best is None:  # Nothing repeats in any short step, or time is over: the whole one always has one.
                 self.doing = "heuristic list"
                 self.offer_heuristic("list", HEURISTICS["list"](self.instance))
+        self.improve("looking for kernels", _KERNELS_SHARE, lambda best: kernels(self.graph, self.limits.seed))
         if short is None:
-            with limited(lambda: self.out_of_patience(_SHAKING_SHARE)):
-                self.shake()
+            shake = "shaking the best schedule"
+            self.improve(shake, _SHAKING_SHARE, lambda best: shaken(best, self.graph, self.limits.seed))
 
     def hurry(self) -> None:
         """The first schedule, where one can be had without a task graph."""
@@ -273,21 +275,22 @@ class _Solve:
         if self.value != before and self.value is not None:
             self.best_heuristic = NamedValue(name, self.value)
 
-    def shake(self) -> None:
-        """Shake the best schedule where engines are weak: several virtual stages a stage, and not few ops."""
+    def improve(self, doing: str, share: float, search: Callable[[Schedule], Iterator[Schedule | None]]) -> None:
+        """Search where engines are weak: several virtual stages a stage, and not few ops; until a share of the time."""
         instance = self.instance
         ops = 3 * instance.virtual_stages * instance.microbatches
         worth = instance.virtual_stages > instance.stages and ops >= _OPS_WORTH_SHAKING and not self.closed()
-        if self.best is None or not worth or not self.has_time_for_graph(_SHAKING_SHARE):
+        if self.best is None or not worth or not self.has_time_for_graph(share):
             return
-        self.doing = "shaking the best schedule"
+        self.doing = doing
         try:
-            for schedule in shaken(self.best, self.graph, self.limits.seed):
-                if schedule is not None:
-                    self.questions += len(schedule.events) // _EVENTS_A_QUESTION
-                    self.offer(schedule)
-                if self.closed() or self.out_of_patience(_SHAKING_SHARE):
-                    return
+            with limited(lambda: self.out_of_patience(share)), bounded(self.bound.value):
+                for schedule in search(self.best):
+                    if schedule is not None:
+                        self.questions += len(schedule.events) // _EVENTS_A_QUESTION
+                        self.offer(schedule)
+                    if self.closed() or self.out_of_patience(share):
+                        return
         except NotApplicableError as reason:
             log.info("%s", reason)
 

@@ -178,6 +178,12 @@ def packed_block(graph: TaskGraph, block: Block, rounds: int) -> tuple[Packing, 
 
 def repeated(graph: TaskGraph, block: Block) -> list[int]:
     """The tasks of all microbatches by their time in the repeated block; of each choice the first option."""
+    times = block_times(graph, block)
+    return sorted(times, key=lambda i: (times[i], i))
+
+
+def block_times(graph: TaskGraph, block: Block) -> dict[int, float]:
+    """When each task starts in the repeated block, in ticks; of each choice the first option."""
     instance = graph.instance
     gradient, weight = _backward_ticks(instance)
     mean = sum((*instance.forward_ticks, *gradient, *weight)) / (3 * instance.virtual_stages)
@@ -187,7 +193,7 @@ def repeated(graph: TaskGraph, block: Block) -> list[int]:
     ]
     period = block.period * max(loads)
     forwards, gradients = _times(instance, block, mean, gradient)
-    timed: list[tuple[float, int]] = []
+    times: dict[int, float] = {}
     for i, task in enumerate(graph.tasks):
         v = task.virtual_stage
         if v is None or task.microbatch is None or (task.choice is not None and task.option != 0):
@@ -197,8 +203,8 @@ def repeated(graph: TaskGraph, block: Block) -> list[int]:
             time -= task.duration_ticks
         if task.kind is Kind.W:
             time += gradient[v] + block.weight * period
-        timed.append((time + task.microbatch * period, i))
-    return [i for _, i in sorted(timed)]
+        times[i] = time + task.microbatch * period
+    return times
 
 
 def _backward_ticks(instance: Instance) -> tuple[list[int], list[int]]:

@@ -1,0 +1,180 @@
+"""Kernels for V placement where memory is short: a few microbatches a period, annealed, repeated and packed.
+
+The published blocks repeat one microbatch. Where F, B and W differ, one microbatch a period under the memory of V-Min
+may need a quarter more time than the load, and three whose ops go in different orders a tenth (bench/README.md). Such
+a kernel is found by annealing that begins cool, from many random blocks: one that begins hot ends in the kernel that
+most orders are near to, and that is a bad one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+from math import log
+from random import Random
+
+from zbopt.graph import TaskGraph, expand
+from zbopt.heuristics.build import require_kept_activations, require_only_ops, schedule_in_order
+from zbopt.heuristics.building_block import ROUNDS, Block, block_times, require_v
+from zbopt.heuristics.kernel import Kernel
+from zbopt.heuristics.pack import Packing, Starts
+from zbopt.heuristics.patience import OutOfTimeError, check, is_best, is_over
+from zbopt.schedule import Schedule
+
+_COUNTS = (3, 2, 1, 3, 2, 4)
+"""Microbatches a period, in turns with as many as the best kernel has."""
+_FIRSTS = 8
+"""Random blocks of which the one with the least period is annealed."""
+_MOVES_A_NODE = 20
+_HOT, _COLD = 0.03, 0.0007
+"""Temperatures, in loads of one microbatch and a microbatch."""
+_CRITICAL = 0.85
+"""Share of moves that move an op of the longest circuit; no other makes a period shorter."""
+_FAR = 4
+"""Most steps of the other moves."""
+_LONGER = 1.05
+"""Factor by which the period of a block grows until memory suffices."""
+_MOST_PERIOD = 64.0
+"""Loads; a block that does not fit by then never will."""
+_NEAR = 1.002
+"""A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
+_VAIN = 48
+"""Kernels in a row without a better schedule after which no more are tried."""
+_MOST_OPS = 50_000
+"""Ops of a step; longer ones take long to pack."""
+
+
+def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
+    """After each kernel its schedule, if it is the best of all so far, else ``None``; ends after many in vain.
+
+    Args:
+        graph: The task graph. Without a memory cap, on very long steps and where a backward may be one op or two there
+            is nothing to find.
+        seed: Of the blocks and moves.
+
+    Raises:
+        NotApplicableError: The placement is not v, more than the ops of one step has to be placed, or activations are
+            dropped.
+    """
+    instance = graph.instance
+    require_v("kernels", instance)
+    require_only_ops("kernels", instance)
+    require_kept_activations("kernels", instance)
+    if instance.memory_cap is None or graph.choices or len(graph.tasks) > _MOST_OPS:
+        return
+    search, counts = (
+        _Search(expand(instance.model_copy(update={"microbatches": 1})), graph, Random(seed)),
+        cycle(_COUNTS),
+    )
+    best, vain = float("inf"), 0
+    while vain < _VAIN and not is_over():
+        vain += 1
+        found = search.next(search.count if vain % 2 and search.count else next(counts))
+        if found is not None and (value := found[0].value(found[1])) < best:
+            best, vain = value, 0
+            yield schedule_in_order("kernels", instance, found[0].steps(found[1]))
+            if is_best(value):
+                return
+        else:
+            yield None
+
+
+@dataclass
+class _Search:
+    """``count`` and ``period``, in ticks a microbatch, are of the best kernel; ``packed`` says which were packed."""
+
+    one: TaskGraph
+    graph: TaskGraph
+    random: Random
+    count: int = 0
+    period: float = float("inf")
+    packed: set[tuple[int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.load = max(sum(self.one.tasks[i].duration_ticks for i in row) for row in self.one.resources)
+
+    def next(self, count: int) -> tuple[Packing, Starts] | None:
+        """The best packing of a further kernel; ``None`` where that is not near to the best, or is known."""
+        try:
+            kernel = self.first(count)
+            if kernel is None:
+                return None
+            self.anneal(kernel)
+        except OutOfTimeError:
+            return None
+        period = kernel.period / count
+        kind = count, round(kernel.period)
+        if period > _NEAR * self.period or kind in self.packed:
+            return None
+        self.packed.add(kind)
+        if period < self.period:
+            self.count, self.period = count, period
+        return min(self.packings(kernel), key=lambda found: found[0].value(found[1]), default=None)
+
+    def first(self, count: int) -> Kernel | None:
+        """The best of some random blocks, repeated ``count`` times."""
+        blocks = [kernel for _ in range(_FIRSTS) if (kernel := self.block()) is not None]
+        if not blocks:
+            return None
+        best = min(blocks, key=lambda kernel: kernel.period)
+        period = best.period
+        starts = {i * count + r: at + r * period for i, at in enumerate(best.at) for r in range(count)}
+        kernel = Kernel(self.one, count, starts, period * count)
+        return kernel if kernel.settle() else None
+
+    def block(self) -> Kernel | None:
+        """A random block, repeated as soon as memory allows."""
+        random = self.random
+        slopes = tuple(random.choice((0.0, 1.2 * random.random())) for _ in range(4))
+        rests = tuple(random.choice((0.0, 2 * random.random())) for _ in range(3))
+        block = Block(slopes, rests, weight=random.choice((0.0, random.random())))
+        times, period = block_times(self.one, block), self.load * (1 + 0.3 * random.random())
+        while period < _MOST_PERIOD * self.load:
+            check()
+            kernel = Kernel(self.one, 1, times, period)
+            if kernel.fits() and kernel.settle():
+                return kernel
+            period *= _LONGER
+        return None
+
+    def anneal(self, kernel: Kernel) -> None:
+        """Move ops of the kernel, ever more rarely to a longer period; leaves it at the best that it was."""
+        random, moves = self.random, _MOVES_A_NODE * len(kernel.at)
+        best = kernel.orders()
+        for n in range(moves):
+            if n % 64 == 0:
+                check()
+            heat = _HOT * (_COLD / _HOT) ** (n / moves) * self.load * kernel.count
+            if kernel.try_move(*self.draw(kernel), -heat * log(1 - random.random())) and kernel.period < best.period:
+                best = kernel.orders()
+        kernel.restore(best)
+
+    def draw(self, kernel: Kernel) -> tuple[int, int]:
+        """An op, and how far to move it."""
+        random = self.random
+        if random.random() < _CRITICAL:
+            node, steps = random.choice(kernel.circuit), 1
+            while random.random() < 0.5 and steps < 3 * kernel.count:
+                steps += 1
+        else:
+            node, steps = random.randrange(len(kernel.at)), random.randint(1, _FAR)
+        return node, random.choice((steps, -steps))
+
+    def packings(self, kernel: Kernel) -> Iterator[tuple[Packing, Starts]]:
+        """The step with the kernel begun at each of its microbatches, packed from both ends."""
+        count, index = kernel.count, {task.key: i for i, task in enumerate(self.one.tasks)}
+        for first in range(count):
+            times = {}
+            for i, task in enumerate(self.graph.tasks):
+                periods, which = divmod((task.microbatch or 0) + first, count)
+                node = index[task.key._replace(microbatch=0)] * count + which
+                times[i] = kernel.at[node] + periods * kernel.period
+            order = sorted(times, key=lambda i: (times[i], i))
+            packing = Packing(self.graph, order)
+            try:
+                starts = packing.forward(order)
+            except OutOfTimeError:
+                return
+            if starts is not None:
+                yield packing, packing.justified(starts, ROUNDS)
