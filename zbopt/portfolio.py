@@ -24,10 +24,9 @@ from zbopt.heuristics.patience import OutOfTimeError, bounded, limited
 from zbopt.heuristics.shake import shaken
 from zbopt.instance import Instance, Objective
 from zbopt.iterations import all_iterations, first_iteration, one_iteration
-from zbopt.memory import least_memory
 from zbopt.metrics import value_of
 from zbopt.repeat import find_run, lengthened, shortened
-from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result
+from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result, infeasible
 from zbopt.schedule import Engine, Provenance, Schedule, Status, versions
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
@@ -45,8 +44,10 @@ _OPS_TO_HURRY = 20_000
 _GRAPH_AS_LONG_AS = 2.0
 """To build a task graph takes so many times as long as such a schedule does."""
 _TELL_EVERY_S = 1.0
-_OPS_WORTH_SHAKING = 150
-"""Where there are fewer, CP-SAT is the better search."""
+_OPS_WORTH_SHAKING, _MOST_OPS_TO_SHAKE = 150, 6_000
+"""Where there are fewer, CP-SAT is the better search; of long steps that repeat, only these."""
+_MOST_OPS_OF_KERNELS = 50_000
+"""Longer steps take long to pack."""
 _KERNELS_SHARE, _SHAKING_SHARE = 0.4, 0.75
 """Of the time: after it no further kernel, and no more shaking."""
 
@@ -116,18 +117,6 @@ def solve(
     if limits.engine is Engine.MILP:
         require_modelled(instance)
     return _Solve(instance, limits, on_progress or (lambda progress: None)).run()
-
-
-def infeasible(instance: Instance) -> Infeasible | None:
-    """Why no schedule exists, or ``None``. A cap of what one microbatch at a time needs is enough, and less is not."""
-    if instance.memory_cap is None:
-        return None
-    needs = [
-        Infeasible(stage, cap, needed)
-        for stage, cap in enumerate(instance.memory_cap)
-        if (needed := least_memory(instance, stage)) > cap
-    ]
-    return max(needs, key=lambda need: need.needed - need.cap, default=None)
 
 
 @dataclass
@@ -231,7 +220,7 @@ class _Solve:
         short = shortened(self.instance)
         bound = self.bound if short is None or self.limits.engine is not Engine.CP_SAT else lower_bound(short)
         with limited(self.out_of_patience), bounded(bound.value):
-            if short is None and 3 * self.instance.virtual_stages * self.instance.microbatches > _OPS_TO_HURRY:
+            if short is None and self.ops > _OPS_TO_HURRY:
                 self.hurry()
             for name, heuristic in best_first(self.instance) if not self.closed() else ():
                 self.doing = f"heuristic {name}"
@@ -249,10 +238,16 @@ class _Solve:
             if self.best is None:  # Nothing repeats in any short step, or time is over: the whole one always has one.
                 self.doing = "heuristic list"
                 self.offer_heuristic("list", HEURISTICS["list"](self.instance))
-        self.improve("looking for kernels", _KERNELS_SHARE, lambda best: kernels(self.graph, self.limits.seed))
-        if short is None:
+        if self.ops <= _MOST_OPS_OF_KERNELS:
+            self.improve("looking for kernels", _KERNELS_SHARE, lambda best: kernels(self.graph, self.limits.seed))
+        if short is None or self.ops <= _MOST_OPS_TO_SHAKE:
             shake = "shaking the best schedule"
             self.improve(shake, _SHAKING_SHARE, lambda best: shaken(best, self.graph, self.limits.seed))
+
+    @property
+    def ops(self) -> int:
+        """About as many as the step has."""
+        return 3 * self.instance.virtual_stages * self.instance.microbatches
 
     def hurry(self) -> None:
         """The first schedule, where one can be had without a task graph."""
@@ -277,9 +272,8 @@ class _Solve:
 
     def improve(self, doing: str, share: float, search: Callable[[Schedule], Iterator[Schedule | None]]) -> None:
         """Search where engines are weak: several virtual stages a stage, and not few ops; until a share of the time."""
-        instance = self.instance
-        ops = 3 * instance.virtual_stages * instance.microbatches
-        worth = instance.virtual_stages > instance.stages and ops >= _OPS_WORTH_SHAKING and not self.closed()
+        several = self.instance.virtual_stages > self.instance.stages
+        worth = several and self.ops >= _OPS_WORTH_SHAKING and not self.closed()
         if self.best is None or not worth or not self.has_time_for_graph(share):
             return
         self.doing = doing

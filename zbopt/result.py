@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from zbopt.instance import Instance
+from zbopt.memory import least_memory
 from zbopt.schedule import Schedule, Status
 
 
@@ -30,6 +31,18 @@ class Infeasible:
             f"stage {self.stage}: memory cap {self.cap} is below the {self.needed} that one microbatch needs; "
             f"raise it to {self.needed}"
         )
+
+
+def infeasible(instance: Instance) -> Infeasible | None:
+    """Why no schedule exists, or ``None``. A cap of what one microbatch at a time needs is enough, and less is not."""
+    if instance.memory_cap is None:
+        return None
+    needs = [
+        Infeasible(stage, cap, needed)
+        for stage, cap in enumerate(instance.memory_cap)
+        if (needed := least_memory(instance, stage)) > cap
+    ]
+    return max(needs, key=lambda need: need.needed - need.cap, default=None)
 
 
 @dataclass(frozen=True, slots=True)

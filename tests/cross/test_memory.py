@@ -18,7 +18,7 @@ from zbopt.instance import Instance
 from zbopt.ledger import Ledger
 from zbopt.memory import chooses, least_memory
 from zbopt.metrics import figures
-from zbopt.portfolio import infeasible
+from zbopt.result import infeasible
 from zbopt.schedule import Provenance
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate

@@ -18,8 +18,9 @@ from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.heuristics.patience import limited
 from zbopt.instance import Instance, Kind, read_instance
 from zbopt.metrics import figures, memory_curve
-from zbopt.portfolio import infeasible, solve
+from zbopt.portfolio import solve
 from zbopt.replay.lowering import lower
+from zbopt.result import infeasible
 from zbopt.schedule import Provenance, Schedule
 from zbopt.timing import schedule_in_order
 

@@ -10,7 +10,8 @@ from exact import proved_optimum
 
 from zbopt.instance import Instance, read_instance
 from zbopt.memory import least_memory
-from zbopt.portfolio import infeasible, solve
+from zbopt.portfolio import solve
+from zbopt.result import infeasible
 from zbopt.schedule import Status
 from zbopt.validator import validate
 

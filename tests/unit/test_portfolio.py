@@ -15,8 +15,8 @@ from zbopt import portfolio
 from zbopt.engine.order import Order
 from zbopt.engine.watch import GRACE_S, News
 from zbopt.instance import Instance
-from zbopt.portfolio import infeasible, solve
-from zbopt.result import Bound, Progress, Result
+from zbopt.portfolio import solve
+from zbopt.result import Bound, Progress, Result, infeasible
 from zbopt.schedule import Status
 from zbopt.validator import validate
 

@@ -41,16 +41,13 @@ _NEAR = 1.002
 """A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
 _VAIN = 48
 """Kernels in a row without a better schedule after which no more are tried."""
-_MOST_OPS = 50_000
-"""Ops of a step; longer ones take long to pack."""
 
 
 def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     """After each kernel its schedule, if it is the best of all so far, else ``None``; ends after many in vain.
 
     Args:
-        graph: The task graph. Without a memory cap, on very long steps and where a backward may be one op or two there
-            is nothing to find.
+        graph: The task graph. Without a memory cap and where a backward may be one op or two nothing is found.
         seed: Of the blocks and moves.
 
     Raises:
@@ -61,7 +58,7 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     require_v("kernels", instance)
     require_only_ops("kernels", instance)
     require_kept_activations("kernels", instance)
-    if instance.memory_cap is None or graph.choices or len(graph.tasks) > _MOST_OPS:
+    if instance.memory_cap is None or graph.choices:
         return
     search, counts = (
         _Search(expand(instance.model_copy(update={"microbatches": 1})), graph, Random(seed)),

@@ -1,0 +1,125 @@
+"""Kernels: their least period by hand, moves that keep account of time and memory, and the schedules made of them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from random import Random
+
+import pytest
+
+from zbopt import portfolio
+from zbopt.graph import expand
+from zbopt.heuristics import HEURISTICS, NotApplicableError
+from zbopt.heuristics.kernel import Kernel
+from zbopt.heuristics.kernel_search import kernels
+from zbopt.heuristics.patience import limited
+from zbopt.instance import Instance
+from zbopt.portfolio import solve
+from zbopt.schedule import Schedule
+from zbopt.timing import starts_of
+from zbopt.validator import validate
+
+
+def _instance(cap: int | None, placement: str = "v", *, stages: int = 4, microbatches: int = 12) -> Instance:
+    return Instance.uniform(
+        stages=stages,
+        microbatches=microbatches,
+        forward_ticks=10,
+        backward_ticks=11,
+        weight_ticks=8,
+        comm_ticks=1,
+        memory_cap=cap,
+        placement=placement,
+        virtual=1 if placement == "linear" else 2,
+    )
+
+
+def _one_by_one(instance: Instance, count: int) -> Kernel:
+    """Each microbatch begins when the list schedule of the one before has ended."""
+    alone = instance.model_copy(update={"microbatches": 1})
+    one = expand(alone)
+    schedule = HEURISTICS["list"](alone)
+    starts, length = starts_of(one, schedule), schedule.provenance.value or 0
+    times = {i * count + r: float(start + r * length) for i, start in starts.items() for r in range(count)}
+    kernel = Kernel(one, count, times, count * length)
+    assert kernel.settle()
+    return kernel
+
+
+def _found(instance: Instance, seed: int, most: int = 5) -> list[Schedule]:
+    return [found for found in islice(kernels(expand(instance), seed), most) if found is not None]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_period_by_hand(count: int) -> None:
+    """Two stages, one microbatch at a time: F, transfer, F, B, transfer, B, W, 10 + 1 + 10 + 11 + 1 + 11 + 8 = 52."""
+    kernel = _one_by_one(_instance(1, "linear", stages=2), count)
+    assert kernel.period == pytest.approx(52 * count)
+    assert kernel.fits()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_moves_keep_account(count: int) -> None:
+    """Period, live memory and longest circuit after moves are those of a kernel made anew from the same times."""
+    kernel, random = _one_by_one(_instance(2), count), Random(count)
+    one, moved = expand(_instance(2, microbatches=1)), 0
+    for _ in range(600):
+        before = kernel.period
+        moved += kernel.try_move(random.randrange(len(kernel.at)), random.choice((-3, -2, -1, 1, 2, 3)), 5.0)
+        assert kernel.period <= before + 5.0 + 1e-6
+    again = Kernel(one, count, dict(enumerate(kernel.at)), kernel.period)
+    assert again.settle()
+    assert moved > 100
+    assert again.period == pytest.approx(kernel.period)
+    assert kernel.fits()
+    takers = [i for i, takes in enumerate(kernel.takes) if takes]
+    assert [again.live[i] for i in takers] == [kernel.live[i] for i in takers]
+
+
+def test_a_move_that_takes_too_long_is_undone() -> None:
+    """Nothing changes where the period would become longer than allowed."""
+    kernel = _one_by_one(_instance(1), 1)
+    before = kernel.orders()
+    tried = [kernel.try_move(i, steps, -1.0) for i in range(len(kernel.at)) for steps in (1, -1)]
+    assert not all(tried)
+    kernel.restore(before)
+    assert kernel.orders() == before
+    assert kernel.settle()
+    assert kernel.period == pytest.approx(before.period)
+
+
+@pytest.mark.parametrize("cap", [1, 2])
+def test_each_schedule_is_valid_and_better(cap: int) -> None:
+    """The seed decides all."""
+    instance = _instance(cap, stages=3, microbatches=8)
+    found = _found(instance, seed=0)
+    values = [schedule.provenance.value for schedule in found]
+    assert found
+    assert all(validate(instance, schedule).valid for schedule in found)
+    assert values == sorted(set(values), key=lambda value: -(value or 0))
+    assert [schedule.events for schedule in _found(instance, seed=0)] == [schedule.events for schedule in found]
+
+
+def test_nothing_without_cap_or_time() -> None:
+    """Without a cap one microbatch a period is enough; without time nothing is begun."""
+    assert list(kernels(expand(_instance(None)), 0)) == []
+    with limited(lambda: True):
+        assert list(kernels(expand(_instance(2)), 0)) == []
+
+
+def test_other_placements_are_refused() -> None:
+    """Its first blocks go down the stages and back up."""
+    with pytest.raises(NotApplicableError, match="kernels: the placement is not v"):
+        next(kernels(expand(_instance(2, "interleaved")), 0))
+
+
+def test_solve_looks_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an engine and without shaking `solve` goes below every heuristic by kernels alone."""
+    monkeypatch.setattr(portfolio, "run", lambda order: iter(()))
+    monkeypatch.setattr(portfolio, "shaken", lambda *args: iter(()))
+    result = solve(_instance(2, microbatches=16), time_limit_s=3, deterministic=True)
+    assert result.best_heuristic is not None
+    assert result.value is not None
+    assert result.value < result.best_heuristic.value
+    assert result.schedule is not None
+    assert result.schedule.provenance.source == "heuristic:kernels"
