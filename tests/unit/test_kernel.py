@@ -101,8 +101,9 @@ def test_each_schedule_is_valid_and_better(cap: int) -> None:
 
 
 def test_nothing_without_cap_or_time() -> None:
-    """Without a cap one microbatch a period is enough; without time nothing is begun."""
+    """Without a cap ZB-V is enough; without time nothing is begun."""
     assert list(kernels(expand(_instance(None)), 0)) == []
+    assert list(kernels(expand(_instance(4)), 0)) == []
     with limited(lambda: True):
         assert list(kernels(expand(_instance(2)), 0)) == []
 
@@ -117,7 +118,7 @@ def test_solve_looks_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an engine and without shaking `solve` goes below every heuristic by kernels alone."""
     monkeypatch.setattr(portfolio, "run", lambda order: iter(()))
     monkeypatch.setattr(portfolio, "shaken", lambda *args: iter(()))
-    result = solve(_instance(2, microbatches=16), time_limit_s=3, deterministic=True)
+    result = solve(_instance(2, microbatches=32), time_limit_s=6, deterministic=True)
     assert result.best_heuristic is not None
     assert result.value is not None
     assert result.value < result.best_heuristic.value

@@ -16,7 +16,7 @@ from random import Random
 
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics.build import require_kept_activations, require_only_ops, schedule_in_order
-from zbopt.heuristics.building_block import ROUNDS, Block, block_times, require_v
+from zbopt.heuristics.building_block import ROUNDS, Block, block_times, memory_of, require_v
 from zbopt.heuristics.kernel import Kernel
 from zbopt.heuristics.pack import Packing, Starts
 from zbopt.heuristics.patience import OutOfTimeError, check, is_best, is_over
@@ -39,15 +39,16 @@ _MOST_PERIOD = 64.0
 """Loads; a block that does not fit by then never will."""
 _NEAR = 1.002
 """A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
-_VAIN = 48
-"""Kernels in a row without a better schedule after which no more are tried."""
+_VAIN, _VAIN_AT_LOAD = 48, 6
+"""Kernels in a row without a better schedule after which no more are tried; fewer once no period can be less."""
 
 
 def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     """After each kernel its schedule, if it is the best of all so far, else ``None``; ends after many in vain.
 
     Args:
-        graph: The task graph. Without a memory cap and where a backward may be one op or two nothing is found.
+        graph: The task graph. Nothing is found where memory suffices for ZB-V, which rests little at any times, and
+            where a backward may be one op or two.
         seed: Of the blocks and moves.
 
     Raises:
@@ -58,14 +59,15 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     require_v("kernels", instance)
     require_only_ops("kernels", instance)
     require_kept_activations("kernels", instance)
-    if instance.memory_cap is None or graph.choices:
+    needs = memory_of(instance, instance.stages)
+    if graph.choices or all(needed <= cap for cap, needed in zip(instance.memory_cap or needs, needs, strict=True)):
         return
     search, counts = (
         _Search(expand(instance.model_copy(update={"microbatches": 1})), graph, Random(seed)),
         cycle(_COUNTS),
     )
     best, vain = float("inf"), 0
-    while vain < _VAIN and not is_over():
+    while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
         vain += 1
         found = search.next(search.count if vain % 2 and search.count else next(counts))
         if found is not None and (value := found[0].value(found[1])) < best:
@@ -90,6 +92,10 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.load = max(sum(self.one.tasks[i].duration_ticks for i in row) for row in self.one.resources)
+
+    def is_at_load(self) -> bool:
+        """Whether some stage never rests in the best kernel."""
+        return self.period < self.load + 1e-6
 
     def next(self, count: int) -> tuple[Packing, Starts] | None:
         """The best packing of a further kernel; ``None`` where that is not near to the best, or is known."""
