@@ -27,7 +27,7 @@ from zbopt.result import Progress
 
 PEERS = Path(__file__).parent.parent / "tests" / "golden" / "virtual_stage_peers.csv"
 SETTING = ("p", "m", "forward", "backward", "weight", "comm", "weight_share")
-OURS = ("v-auto", "list", "zb-v", "v-half", "v-min", "1f1b-v")
+OURS = ("v-auto", "v-half", "v-min", "zb-v", "1f1b-v", "list")
 COLUMNS = (*SETTING, "objective", "cap", "peer", "best_peer", "source", "value", "percent_above", "processor_s")
 
 Peer = dict[str, str]

@@ -333,7 +333,7 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
         times = self if self.microbatch_times is None else own_times(self.microbatch_times).get(microbatch, self)
         v = virtual_stage
         return OpTicks(
-            times.forward_ticks[v] + (0 if self.next_of(v) is not None else self.loss_ticks),
+            times.forward_ticks[v] + (self.loss_ticks if self.loss_ticks and self.next_of(v) is None else 0),
             None if times.backward_ticks is None else times.backward_ticks[v],
             None if times.weight_ticks is None else times.weight_ticks[v],
             None if times.fused_backward_ticks is None else times.fused_backward_ticks[v],

@@ -30,13 +30,13 @@ class Dispatched:
 
     Attributes:
         orders: For each stage, its steps.
-        starts: For each stage, when each of its steps starts, in ticks.
+        times: For each stage, when each of its steps starts and ends, in ticks.
         value: Of the instance's objective, in ticks.
         idle: By stage, ticks between its first start and its last end in which it does nothing.
     """
 
     orders: list[list[Step]]
-    starts: list[list[int]]
+    times: list[list[tuple[int, int]]]
     value: int
     idle: tuple[int, ...]
 
@@ -99,7 +99,7 @@ class _Simulation:
         self.idle_left = None if most is None else [most - load for load in costs.loads(rule.sequence, rule.fuse)]
         self.is_above = False
         self.rows: list[list[Step]] = [[] for _ in range(stages)]
-        self.starts: list[list[int]] = [[] for _ in range(stages)]
+        self.times: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
         self.first_start: list[int | None] = [None] * stages
         self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
         self.random = Random(rule.seed)
@@ -117,7 +117,7 @@ class _Simulation:
                 if self.is_above:
                     return None
         assert all(map(operator.eq, self.backwards, map(len, self.sequence))), "no order may lock up"
-        return Dispatched(self.rows, self.starts, self._value(), tuple(self.idle))
+        return Dispatched(self.rows, self.times, self._value(), tuple(self.idle))
 
     def _pick(self, stage: int, now: int) -> None:
         """Start the next op of a free stage, or leave it idle until the next arrival wakes it."""
@@ -364,9 +364,9 @@ class _Simulation:
                 self.most_idle = idle
         if self.idle_left is not None and self.idle[stage] > self.idle_left[stage]:
             self.is_above = True
-        self.rows[stage].append(step)
-        self.starts[stage].append(now)
         end = self.free_from[stage] = now + ticks
+        self.rows[stage].append(step)
+        self.times[stage].append((now, end))
         heapq.heappush(self.wake, (end, stage))
         return end
 

@@ -44,17 +44,16 @@ def first_schedule(instance: Instance) -> Schedule | None:
     try:
         with limited(never):
             _, found = best_of("list", instance, _rules(instance)[:1], 0)
-        events = tuple(_events(instance, found))
+        events = tuple(_events(found))
         return checked("list", Schedule(instance=instance, provenance=provenance_of("list"), events=events))
     except CannotFitError:
         return None
 
 
-def _events(instance: Instance, found: Dispatched) -> Iterator[Event]:
+def _events(found: Dispatched) -> Iterator[Event]:
     """All ops as simulated."""
-    for stage, (row, starts) in enumerate(zip(found.orders, found.starts, strict=True)):
-        for (kind, v, microbatch), start in zip(row, starts, strict=True):
-            end = start + (instance.op_ticks(kind, v, microbatch) or 0)
+    for stage, (row, times) in enumerate(zip(found.orders, found.times, strict=True)):
+        for (kind, v, microbatch), (start, end) in zip(row, times, strict=True):
             yield Event(kind=kind, stage=stage, virtual_stage=v, microbatch=microbatch, start=start, end=end)
 
 
