@@ -4,11 +4,13 @@ Some stage is idle the most, whatever the others do; these may then wait as long
 and a stage that waits for an op instead of beginning a W passes that op on sooner. How long each may wait is not known
 before there is a schedule. So one run says it for the next, as the second pass of the published V schedule does (Qi et
 al. 2024, arXiv 2401.10241, and the code beside it). What else decides is how many microbatches are on their way down,
-and whether the first ones are held up on their way back up. Random changes of all of these look further.
+and whether the first ones are held up on their way back up. Random changes of all of these look further. What comes of
+one is all but chance, so that not the best rule alone is changed, but the best few that gave different values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
 from typing import Literal
@@ -20,8 +22,8 @@ from zbopt.heuristics.patience import OutOfTimeError, is_best
 from zbopt.heuristics.rule import Rule
 from zbopt.instance import Instance
 
-_LEAST_RUNS, _MOST_RUNS = 24, 400
-_OPS_A_RUN = 3
+_LEAST_RUNS, _MOST_RUNS = 24, 1000
+_OPS_A_RUN = 1
 """Short steps leave little to choose."""
 _MOST_PASSES = 6
 _LINES = ((0.94, 0.65), (0.75, 0.8), (0.75, 0.4), (0.85, 0.8), (0.94, 0.4), (0.85, 0.5))
@@ -29,7 +31,10 @@ _LINES = ((0.94, 0.65), (0.75, 0.8), (0.75, 0.4), (0.85, 0.8), (0.94, 0.4), (0.8
 _OLDER: tuple[Literal["warm-up", "never", "always"], ...] = ("warm-up", "never", "always")
 _SURPRISES = (0.0, 0.01, 0.03, 0.1)
 
-_Walker = tuple[Rule, Dispatched]
+_KEPT = 8
+"""Rules that are changed."""
+
+_Known = tuple[Rule, Dispatched]
 """A rule and what it gave."""
 
 
@@ -49,9 +54,8 @@ def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[Step]
     ops = 3 * instance.virtual_stages * instance.microbatches
     runs = max(_LEAST_RUNS, min(_MOST_RUNS, ops // _OPS_A_RUN, most_ops // ops))
     try:
-        walkers = [search.passed(*first) for first in search.firsts(runs // 5)]
-        search.wander(walkers, (runs - search.runs) // 2)
-        search.wander([min(walkers, key=lambda walker: walker[1].value)], runs - search.runs)
+        known = [search.passed(*first) for first in search.firsts(runs // 5)]
+        search.wander(known, runs - search.runs)
     except OutOfTimeError:
         if search.best is None:
             raise
@@ -85,24 +89,29 @@ class _Search:
         held = [share * costs.cap[v] / max(1, costs.activation[v]) for v, share in enumerate(shares)]
         return (*(max(1, min(m, round(count))) for count in held), *[m] * p)
 
-    def firsts(self, most: int) -> list[_Walker]:
-        """Rules without limits and with those of ``_LINES``, with and without turns: the best of each kind."""
+    def firsts(self, most: int) -> list[_Known]:
+        """Rules without limits and with those of ``_LINES``, with and without turns: the best of each kind.
+
+        A cap that is a whole number of forwards is as good as one with room for a forward less and what W still hold.
+        """
+        instance = self.costs.instance
         limits = dict.fromkeys([None, *(self.limits(*line) for line in _LINES)])
         rules = [
-            Rule(some, alternate, least_fill=1.0, share_idle=True, older_first=older)
+            Rule(some, alternate, least_fill=1.0, share_idle=True, older_first=older, spare=spare)
+            for spare in ((None,) if instance.memory_cap is None else (None, (1,) * instance.stages))
             for some in limits
             for older in _OLDER
             for alternate in (True, False)
         ]
-        best: dict[tuple[bool, str], _Walker] = {}
+        best: dict[object, _Known] = {}
         for rule in rules[:most]:
-            kind = rule.in_flight is None, rule.older_first
+            kind = rule.in_flight is None, rule.older_first, rule.spare
             found = self.run(rule, best[kind][1].value - 1 if kind in best else None)
             if found is not None:
                 best[kind] = rule, found
         return list(best.values())
 
-    def passed(self, rule: Rule, last: Dispatched) -> _Walker:
+    def passed(self, rule: Rule, last: Dispatched) -> _Known:
         """Let the stages wait that were idle less than another, again and again until it is no better."""
         for _ in range(_MOST_PASSES):
             other = replace(rule, may_idle=_differences(last.idle))
@@ -112,17 +121,19 @@ class _Search:
             rule, last = other, found
         return rule, last
 
-    def wander(self, walkers: list[_Walker], runs: int) -> None:
-        """Each in turn changes at random how long stages may wait, limits and choices, and keeps what is no worse."""
-        random = Random(len(walkers))
+    def wander(self, known: Iterable[_Known], runs: int) -> None:
+        """Change one of the best few at random, and keep what is among the best few then; one rule for each value."""
+        random = Random(0)
+        best = {found.value: (rule, found) for rule, found in sorted(known, key=_value, reverse=True)[-_KEPT:]}
         for seed in range(runs):
             if self.best is not None and is_best(self.best.value):
                 return
-            rule, found = walkers[seed % len(walkers)]
-            other = self.changed(rule, found, random, seed)
-            then = self.run(other, found.value)
-            if then is not None:
-                walkers[seed % len(walkers)] = other, then
+            other = self.changed(*random.choice(list(best.values())), random, seed)
+            found = self.run(other, None if len(best) < _KEPT else max(best))
+            if found is not None:
+                best[found.value] = other, found
+            if len(best) > _KEPT:
+                del best[max(best)]
 
     def changed(self, rule: Rule, found: Dispatched, random: Random, seed: int) -> Rule:
         """``rule``, which gave ``found``, with a few things changed."""
@@ -144,6 +155,10 @@ class _Search:
         last = min(p, first + random.choice((1, 1, 2, 4, 8, 16)))
         step = random.choice((-1, 1))
         return tuple(max(1, limit + step) if first <= v < last else limit for v, limit in enumerate(limits))
+
+
+def _value(known: _Known) -> int:
+    return known[1].value
 
 
 def _differences(idle: tuple[int, ...]) -> tuple[int, ...]:

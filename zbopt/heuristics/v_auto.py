@@ -26,8 +26,8 @@ _MOST_OPS = 150_000
 """Ops to pack over all blocks: about a second."""
 _LIST_OPS = 30_000
 """Ops to simulate for a list schedule; the heuristic of that name looks for longer."""
-_SEARCH_OPS = 1_000_000
-"""Ops to simulate in ``idle_search``: a few seconds. With memory of ZB-V or less the blocks are better."""
+_SEARCH_OPS = 2_500_000
+"""Ops to simulate in ``idle_search``: ten seconds. With memory of ZB-V or less the blocks are better."""
 _MOST_BLOCKS = 64
 """Blocks to try on a small instance."""
 
