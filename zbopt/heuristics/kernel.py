@@ -135,15 +135,15 @@ class Kernel:
         went = self.move(node, steps)
         if not went:
             return False
-        at, period = self.potentials(node, self.period), self.period
-        if at is None:
-            period += longer
-            at, stays = self.potentials(node, period), False
+        at = self.potentials(node, self.period + longer)
         if at is None:
             self.move(node, -went)
             return False
-        self.at, self.period = at, period
-        return stays or self.settle()
+        if stays and (as_short := self.potentials(node, self.period)) is not None:
+            self.at = as_short
+            return True
+        self.at, self.period = at, self.period + longer
+        return self.settle()
 
     def potentials(self, node: int, period: float) -> list[float] | None:
         """Starts at ``period`` after a move of ``node``; ``None``: its period is longer.

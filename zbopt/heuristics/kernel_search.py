@@ -8,6 +8,7 @@ most orders are near to, and that is a bad one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -22,8 +23,8 @@ from zbopt.heuristics.pack import Packing, Starts
 from zbopt.heuristics.patience import OutOfTimeError, check, is_best, is_over
 from zbopt.schedule import Schedule
 
-_COUNTS = (3, 2, 1, 3, 2, 4)
-"""Microbatches a period, in turns with as many as the best kernel has."""
+_COUNTS = (2, 3, 1, 3, 2, 3, 4, 3)
+"""Microbatches a period, in turns: three were best at unlike times, but their best kernels are the rarest."""
 _FIRSTS = 8
 """Random blocks of which the one with the least period is annealed."""
 _MOVES_A_NODE = 20
@@ -39,6 +40,8 @@ _MOST_PERIOD = 64.0
 """Loads; a block that does not fit by then never will."""
 _NEAR = 1.002
 """A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
+_OPS_OF_A_KIND = 20_000
+"""Ops to pack of kernels that have the same period: their ends may differ."""
 _VAIN, _VAIN_AT_LOAD = 48, 6
 """Kernels in a row without a better schedule after which no more are tried; fewer once no period can be less."""
 
@@ -62,14 +65,11 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     needs = memory_of(instance, instance.stages)
     if graph.choices or all(needed <= cap for cap, needed in zip(instance.memory_cap or needs, needs, strict=True)):
         return
-    search, counts = (
-        _Search(expand(instance.model_copy(update={"microbatches": 1})), graph, Random(seed)),
-        cycle(_COUNTS),
-    )
-    best, vain = float("inf"), 0
+    one = expand(instance.model_copy(update={"microbatches": 1}))
+    search, counts, best, vain = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf"), 0
     while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
         vain += 1
-        found = search.next(search.count if vain % 2 and search.count else next(counts))
+        found = search.next(next(counts))
         if found is not None and (value := found[0].value(found[1])) < best:
             best, vain = value, 0
             yield schedule_in_order("kernels", instance, found[0].steps(found[1]))
@@ -81,14 +81,13 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
 
 @dataclass
 class _Search:
-    """``count`` and ``period``, in ticks a microbatch, are of the best kernel; ``packed`` says which were packed."""
+    """``period``, in ticks a microbatch, is that of the best kernel; ``packed`` counts by microbatches and period."""
 
     one: TaskGraph
     graph: TaskGraph
     random: Random
-    count: int = 0
     period: float = float("inf")
-    packed: set[tuple[int, int]] = field(default_factory=set)
+    packed: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.load = max(sum(self.one.tasks[i].duration_ticks for i in row) for row in self.one.resources)
@@ -108,11 +107,10 @@ class _Search:
             return None
         period = kernel.period / count
         kind = count, round(kernel.period)
-        if period > _NEAR * self.period or kind in self.packed:
+        if period > _NEAR * self.period or self.packed[kind] > _OPS_OF_A_KIND // len(self.graph.tasks):
             return None
-        self.packed.add(kind)
-        if period < self.period:
-            self.count, self.period = count, period
+        self.packed[kind] += 1
+        self.period = min(self.period, period)
         return min(self.packings(kernel), key=lambda found: found[0].value(found[1]), default=None)
 
     def first(self, count: int) -> Kernel | None:
