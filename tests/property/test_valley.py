@@ -13,8 +13,10 @@ from zbopt.bounds.valley.kept import can_be_full
 from zbopt.instance import Instance
 from zbopt.memory import least_memory
 
-BLOCKS, BLOCK = 13, 5
-"""65 instances, for time; the first 520 passed when this was written."""
+BLOCKS, BLOCK = 13, 40
+"""520 instances."""
+_STEP_BY_STEP = 4
+"""Of one in so many, what fewer problems tell is held against the optimum, too; the last knows what they told."""
 
 
 def test_instances_are_such_that_the_bound_says_something() -> None:
@@ -44,7 +46,7 @@ def test_bound_is_never_above_the_optimum(block: int) -> None:
         stages = tuple({*full, *random.sample(range(instance.stages), random.randint(0, instance.stages - 1))})
         every = tuple(range(instance.stages))
         levels = [(stages, full), (every, full), (every, tuple(able))]
-        for count in (1, 2, 3):
+        for count in (1, 2, 3) if seed % _STEP_BY_STEP == 0 else (3,):
             least, complete = valley.climb(levels[:count], best + 1, lambda: False)
             assert complete
             assert least <= best, f"seed {seed}: {levels[:count]}"
