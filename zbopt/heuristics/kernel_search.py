@@ -27,7 +27,7 @@ _COUNTS = (2, 3, 1, 3, 2, 3, 4, 3)
 """Microbatches a period, in turns: three were best at unlike times, but their best kernels are the rarest."""
 _FIRSTS = 8
 """Random blocks of which the one with the least period is annealed."""
-_MOVES_A_NODE = 20
+_MOVES_A_NODE = 10
 _HOT, _COLD = 0.03, 0.0007
 """Temperatures, in loads of one microbatch and a microbatch."""
 _CRITICAL = 0.85
@@ -42,7 +42,7 @@ _NEAR = 1.002
 """A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
 _OPS_OF_A_KIND = 20_000
 """Ops to pack of kernels that have the same period: their ends may differ."""
-_VAIN, _VAIN_AT_LOAD = 48, 6
+_VAIN, _VAIN_AT_LOAD = 96, 12
 """Kernels in a row without a better schedule after which no more are tried; fewer once no period can be less."""
 
 
