@@ -13,7 +13,7 @@ from zbopt.heuristics import HEURISTICS, NotApplicableError
 from zbopt.heuristics.kernel import Kernel
 from zbopt.heuristics.kernel_search import kernels
 from zbopt.heuristics.patience import limited
-from zbopt.instance import Instance
+from zbopt.instance import Barrier, Instance, Kind
 from zbopt.portfolio import solve
 from zbopt.schedule import Schedule
 from zbopt.timing import starts_of
@@ -98,6 +98,18 @@ def test_each_schedule_is_valid_and_better(cap: int) -> None:
     assert all(validate(instance, schedule).valid for schedule in found)
     assert values == sorted(set(values), key=lambda value: -(value or 0))
     assert [schedule.events for schedule in _found(instance, seed=0)] == [schedule.events for schedule in found]
+
+
+def test_bug_optimizer_steps() -> None:
+    """They do not repeat, and ended the solve with a KeyError; what comes before them is what it is without them."""
+    instance = _instance(2)
+    stepping = instance.model_copy(update={"optimizer_ticks": (5,) * 4, "barrier": Barrier.GLOBAL})
+    plain, found = _found(instance, seed=0), _found(stepping, seed=0)
+    assert all(validate(stepping, schedule).valid for schedule in found)
+    assert [[e for e in schedule.events if e.kind is not Kind.O] for schedule in found] == [
+        list(schedule.events) for schedule in plain
+    ]
+    assert all(sum(e.kind is Kind.O for e in schedule.events) == 4 for schedule in found)
 
 
 def test_nothing_without_cap_or_time() -> None:

@@ -21,6 +21,7 @@ from zbopt.heuristics.building_block import ROUNDS, Block, block_times, memory_o
 from zbopt.heuristics.kernel import Kernel
 from zbopt.heuristics.pack import Packing, Starts
 from zbopt.heuristics.patience import OutOfTimeError, check, is_best, is_over
+from zbopt.instance import Barrier
 from zbopt.schedule import Schedule
 
 _COUNTS = (2, 3, 1, 3, 2, 3, 4, 3)
@@ -65,7 +66,8 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     needs = memory_of(instance, instance.stages)
     if graph.choices or all(needed <= cap for cap, needed in zip(instance.memory_cap or needs, needs, strict=True)):
         return
-    one = expand(instance.model_copy(update={"microbatches": 1}))
+    # Optimizer steps do not repeat; schedule_in_order puts them behind what is packed.
+    one = expand(instance.model_copy(update={"microbatches": 1, "optimizer_ticks": None, "barrier": Barrier.NONE}))
     search, counts, best, vain = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf"), 0
     while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
         vain += 1
@@ -73,7 +75,7 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
         if found is not None and (value := found[0].value(found[1])) < best:
             best, vain = value, 0
             yield schedule_in_order("kernels", instance, found[0].steps(found[1]))
-            if is_best(value):
+            if instance.optimizer_ticks is None and is_best(value):
                 return
         else:
             yield None
@@ -168,7 +170,9 @@ class _Search:
         for first in range(count):
             times = {}
             for i, task in enumerate(self.graph.tasks):
-                periods, which = divmod((task.microbatch or 0) + first, count)
+                if task.microbatch is None:
+                    continue
+                periods, which = divmod(task.microbatch + first, count)
                 node = index[task.key._replace(microbatch=0)] * count + which
                 times[i] = kernel.at[node] + periods * kernel.period
             order = sorted(times, key=lambda i: (times[i], i))
