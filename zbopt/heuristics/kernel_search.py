@@ -28,7 +28,7 @@ _COUNTS = (2, 3, 1, 3, 2, 3, 4, 3)
 """Microbatches a period, in turns: three were best at unlike times, but their best kernels are the rarest."""
 _FIRSTS = 8
 """Random blocks of which the one with the least period is annealed."""
-_MOVES_A_NODE = 10
+_MOVES_A_NODE = 20
 _HOT, _COLD = 0.03, 0.0007
 """Temperatures, in loads of one microbatch and a microbatch."""
 _CRITICAL = 0.85
