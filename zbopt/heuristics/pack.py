@@ -221,48 +221,65 @@ def packed_order(graph: TaskGraph, rows: Sequence[Sequence[int]], rounds: int) -
 
 
 def _pack(side: Side, caps: Sequence[int], order: Iterable[int], release: Sequence[int]) -> Starts | None:
-    duration, inputs, takes, gives, frees = side.duration, side.inputs, side.takes, side.gives, side.frees
-    lines = [_Line() for _ in caps]
-    line_of = [lines[stage] for stage in side.stage]
-    waiting: list[list[tuple[int, int]]] = [[] for _ in caps]
-    starts: Starts = {}
+    """Starts of ``order`` put down one after another, each as early as it may; ``None`` where memory has no room."""
+    table = _Table(side, caps, release)
+    starts, takes = table.starts, side.takes
+    for i in order:
+        if i in starts:
+            continue
+        ready = table.ready_at(i)
+        room = table.room_for(i, ready) if takes[i] else ready
+        if room is None:
+            return None
+        table.put(i, room)
+    return starts
 
-    def put(i: int, ready: int) -> None:
-        line, ticks = line_of[i], duration[i]
-        starts[i] = start = line.place(ready, ticks)
-        if takes[i]:
-            line.change(start, takes[i])
-        if gives[i]:
-            line.change(start + ticks, -gives[i])
-        for last in frees[i]:
-            heapq.heappush(waiting[side.stage[last]], (start, last))
 
-    def ready_at(i: int) -> int:
-        ready = release[side.stage[i]]
-        for before, wait in inputs[i]:
+class _Table:
+    """What is put down so far.
+
+    Args:
+        side: The tasks, from the end that packing begins at.
+        caps: By stage, the memory units that it has.
+        release: By stage, when its clock starts.
+    """
+
+    __slots__ = ("caps", "lines", "release", "side", "starts", "waiting")
+
+    def __init__(self, side: Side, caps: Sequence[int], release: Sequence[int]) -> None:
+        self.side, self.caps, self.release = side, caps, release
+        self.lines = [_Line() for _ in caps]
+        self.waiting: list[list[tuple[int, int]]] = [[] for _ in caps]
+        self.starts: Starts = {}
+
+    def ready_at(self, i: int) -> int:
+        """When the inputs of ``i`` are there."""
+        starts, ready = self.starts, self.release[self.side.stage[i]]
+        for before, wait in self.side.inputs[i]:
             if (arrival := starts[before] + wait) > ready:
                 ready = arrival
         return ready
 
-    def room_for(i: int, ready: int) -> int | None:
+    def room_for(self, i: int, ready: int) -> int | None:
         """When memory has room for ``i`` for good; ops that nothing waits for go first where it is short."""
-        line, queue, most = line_of[i], waiting[side.stage[i]], caps[side.stage[i]] - takes[i]
+        stage = self.side.stage[i]
+        line, queue, most = self.lines[stage], self.waiting[stage], self.caps[stage] - self.side.takes[i]
         room = line.room_from(most, ready)
         while queue and (room is None or room > ready):
             _, last = heapq.heappop(queue)
-            if last not in starts:
-                put(last, ready_at(last))
+            if last not in self.starts:
+                self.put(last, self.ready_at(last))
                 room = line.room_from(most, ready)
         return room
 
-    for i in order:
-        if i in starts:
-            continue
-        ready = ready_at(i)
-        if takes[i]:
-            room = room_for(i, ready)
-            if room is None:
-                return None
-            ready = room
-        put(i, ready)
-    return starts
+    def put(self, i: int, ready: int) -> None:
+        """Put ``i`` into the first gap from ``ready`` on."""
+        side = self.side
+        line, ticks = self.lines[side.stage[i]], side.duration[i]
+        self.starts[i] = start = line.place(ready, ticks)
+        if side.takes[i]:
+            line.change(start, side.takes[i])
+        if side.gives[i]:
+            line.change(start + ticks, -side.gives[i])
+        for last in side.frees[i]:
+            heapq.heappush(self.waiting[side.stage[last]], (start, last))
