@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.bounds.stage import Slices, optimizer_tail, over_stages
+from zbopt.bounds.stage import Slices, optimizer_step, optimizer_tail, over_stages
 from zbopt.instance import Communication, Instance, Objective
 from zbopt.result import Bound
 
@@ -24,12 +24,8 @@ def _of_stage(slices: Slices, stage: int) -> int:
     if instance.communication is not Communication.BLOCKING:
         return loaded
     first = min(slices.heads[v] - _lag_in(instance, v) for v in held)
-    return max(loaded, first + work + _blocked(instance, stage) + _step(instance, stage))
-
-
-def _step(instance: Instance, stage: int) -> int:
-    """Time of O; a transfer may go on while gradients are reduced and stages joined, but not during O."""
-    return 0 if instance.optimizer_ticks is None else instance.optimizer_ticks[stage]
+    # A transfer may go on while gradients are reduced and stages joined, but not during O.
+    return max(loaded, first + work + _blocked(instance, stage) + optimizer_step(instance, stage))
 
 
 def _lag_in(instance: Instance, virtual_stage: int) -> int:

@@ -124,7 +124,7 @@ class Slices:
         tails: list[int] = []
         for v in range(instance.virtual_stages):
             own = self.backward_work(v) + reduction(instance, v)
-            own += _step(instance, instance.stage_of[v]) if own_step else 0
+            own += optimizer_step(instance, instance.stage_of[v]) if own_step else 0
             u = instance.previous_of(v)
             onward = 0 if u is None else self.gradient(v) + instance.lag_ticks(v, u) + tails[u]
             tails.append(max(own, onward))
@@ -200,7 +200,8 @@ def reduction(instance: Instance, virtual_stage: int) -> int:
     return instance.reduction_ticks[virtual_stage] if instance.reduction_ticks is not None else 0
 
 
-def _step(instance: Instance, stage: int) -> int:
+def optimizer_step(instance: Instance, stage: int) -> int:
+    """Time of O, 0 where a step has none."""
     return instance.optimizer_ticks[stage] if instance.optimizer_ticks is not None else 0
 
 
@@ -212,7 +213,7 @@ def optimizer_tail(instance: Instance, stage: int) -> int:
     reduced = min(reduction(instance, v) for v in instance.virtual_stages_of(stage))
     if instance.optimizer_ticks is None:
         return reduced if instance.objective is Objective.MAKESPAN else 0
-    return reduced + instance.barrier_ticks + instance.optimizer_ticks[stage]
+    return reduced + instance.barrier_ticks + optimizer_step(instance, stage)
 
 
 OfStage = Callable[[Slices, int], int | None]
