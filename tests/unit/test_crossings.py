@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from uneven import uneven
 
 from zbopt import solve
 from zbopt.bounds import lower_bound
@@ -18,19 +19,6 @@ from zbopt.graph import expand
 from zbopt.instance import Instance, Kind
 from zbopt.result import Bound
 from zbopt.schedule import Status
-
-
-def uneven(microbatches: int, cap: int, stages: int = 8) -> Instance:
-    """F, B, W, comm = 10, 11, 8, 1."""
-    return Instance.uniform(
-        stages=stages,
-        microbatches=microbatches,
-        forward_ticks=10,
-        backward_ticks=11,
-        weight_ticks=8,
-        comm_ticks=1,
-        memory_cap=cap,
-    )
 
 
 def grown(instance: Instance) -> Crossings:
@@ -73,18 +61,18 @@ def test_layers_repeat_and_tell_of_any_number() -> None:
     203 is the least strict period of 6: CP-SAT refutes 202 on F and B alone. At 32 the round trip alone, 190
     for 6, says 1150.
     """
-    instance = uneven(4096, 6)
+    instance = uneven(8, 4096, 6)
     crossings = grown(instance)
     assert crossings.front.repeats is not None
     assert len(crossings.front.layers) < 60
     assert [crossings.front.least(m) for m in (32, 38, 92)] == [1213, 1416, 1213 + 10 * 203]
     assert crossings.bound().value == crossings.front.least(28) + 678 * 203
-    assert lower_bound(uneven(32, 6)).value == 1150
+    assert lower_bound(uneven(8, 32, 6)).value == 1150
 
 
 def test_few_layers_say_less_and_never_more() -> None:
     """Broken off, blocks of as many microbatches as there are layers follow each other."""
-    instance = uneven(40, 4)
+    instance = uneven(8, 40, 4)
     full = grown(instance).bound().value
     values = []
     for layers in (1, 4, 8, 16, 24):
@@ -102,7 +90,7 @@ def test_few_layers_say_less_and_never_more() -> None:
 @pytest.mark.parametrize("microbatches", [9, 24, 41])
 def test_orders_name_every_op_once_and_in_turn(microbatches: int) -> None:
     """On each stage but the first: each F before its own B, both in microbatch order; also beyond the last layer."""
-    rows = grown(uneven(100, 3, stages=5)).orders(microbatches)
+    rows = grown(uneven(5, 100, 3)).orders(microbatches)
     assert rows is not None
     assert sorted(rows) == [1, 2, 3, 4]
     for row in rows.values():
@@ -151,5 +139,5 @@ def test_a_long_step_is_proved_where_memory_is_short() -> None:
 )
 def test_says_nothing_where_its_argument_does_not_hold(changed: dict[str, object]) -> None:
     """No cap, as many slots as stages, fused backwards, late inputs, no first B."""
-    instance = Instance.model_validate(uneven(16, 4).model_dump() | changed)
+    instance = Instance.model_validate(uneven(8, 16, 4).model_dump() | changed)
     assert Crossings.of(instance) is None

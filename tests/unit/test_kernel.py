@@ -6,6 +6,7 @@ from itertools import islice
 from random import Random
 
 import pytest
+from uneven import uneven
 
 from zbopt import portfolio
 from zbopt.graph import expand
@@ -18,20 +19,6 @@ from zbopt.portfolio import solve
 from zbopt.schedule import Schedule
 from zbopt.timing import starts_of
 from zbopt.validator import validate
-
-
-def _instance(cap: int | None, placement: str = "v", *, stages: int = 4, microbatches: int = 12) -> Instance:
-    return Instance.uniform(
-        stages=stages,
-        microbatches=microbatches,
-        forward_ticks=10,
-        backward_ticks=11,
-        weight_ticks=8,
-        comm_ticks=1,
-        memory_cap=cap,
-        placement=placement,
-        virtual=1 if placement == "linear" else 2,
-    )
 
 
 def _one_by_one(instance: Instance, count: int) -> Kernel:
@@ -53,7 +40,7 @@ def _found(instance: Instance, seed: int, most: int = 5) -> list[Schedule]:
 @pytest.mark.parametrize("count", [1, 3])
 def test_period_by_hand(count: int) -> None:
     """Two stages, one microbatch at a time: F, transfer, F, B, transfer, B, W, 10 + 1 + 10 + 11 + 1 + 11 + 8 = 52."""
-    kernel = _one_by_one(_instance(1, "linear", stages=2), count)
+    kernel = _one_by_one(uneven(2, 12, 1), count)
     assert kernel.period == pytest.approx(52 * count)
     assert kernel.fits()
 
@@ -61,8 +48,8 @@ def test_period_by_hand(count: int) -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_moves_keep_account(count: int) -> None:
     """Period, live memory and longest circuit after moves are those of a kernel made anew from the same times."""
-    kernel, random = _one_by_one(_instance(2), count), Random(count)
-    one, moved = expand(_instance(2, microbatches=1)), 0
+    kernel, random = _one_by_one(uneven(4, 12, 2, "v"), count), Random(count)
+    one, moved = expand(uneven(4, 1, 2, "v")), 0
     for _ in range(600):
         before = kernel.period
         moved += kernel.try_move(random.randrange(len(kernel.at)), random.choice((-3, -2, -1, 1, 2, 3)), 5.0)
@@ -78,7 +65,7 @@ def test_moves_keep_account(count: int) -> None:
 
 def test_a_move_that_takes_too_long_is_undone() -> None:
     """Nothing changes where the period would become longer than allowed."""
-    kernel = _one_by_one(_instance(1), 1)
+    kernel = _one_by_one(uneven(4, 12, 1, "v"), 1)
     before = kernel.orders()
     tried = [kernel.try_move(i, steps, -1.0) for i in range(len(kernel.at)) for steps in (1, -1)]
     assert not all(tried)
@@ -91,7 +78,7 @@ def test_a_move_that_takes_too_long_is_undone() -> None:
 @pytest.mark.parametrize("cap", [1, 2])
 def test_each_schedule_is_valid_and_better(cap: int) -> None:
     """The seed decides all."""
-    instance = _instance(cap, stages=3, microbatches=8)
+    instance = uneven(3, 8, cap, "v")
     found = _found(instance, seed=0)
     values = [schedule.provenance.value for schedule in found]
     assert found
@@ -102,7 +89,7 @@ def test_each_schedule_is_valid_and_better(cap: int) -> None:
 
 def test_bug_optimizer_steps() -> None:
     """They do not repeat, and ended the solve with a KeyError; what comes before them is what it is without them."""
-    instance = _instance(2)
+    instance = uneven(4, 12, 2, "v")
     stepping = instance.model_copy(update={"optimizer_ticks": (5,) * 4, "barrier": Barrier.GLOBAL})
     plain, found = _found(instance, seed=0), _found(stepping, seed=0)
     assert all(validate(stepping, schedule).valid for schedule in found)
@@ -114,23 +101,23 @@ def test_bug_optimizer_steps() -> None:
 
 def test_nothing_without_cap_or_time() -> None:
     """Without a cap ZB-V is enough; without time nothing is begun."""
-    assert list(kernels(expand(_instance(None)), 0)) == []
-    assert list(kernels(expand(_instance(4)), 0)) == []
+    assert list(kernels(expand(uneven(4, 12, None, "v")), 0)) == []
+    assert list(kernels(expand(uneven(4, 12, 4, "v")), 0)) == []
     with limited(lambda: True):
-        assert list(kernels(expand(_instance(2)), 0)) == []
+        assert list(kernels(expand(uneven(4, 12, 2, "v")), 0)) == []
 
 
 def test_other_placements_are_refused() -> None:
     """Its first blocks go down the stages and back up."""
     with pytest.raises(NotApplicableError, match="kernels: the placement is not v"):
-        next(kernels(expand(_instance(2, "interleaved")), 0))
+        next(kernels(expand(uneven(4, 12, 2, "interleaved")), 0))
 
 
 def test_solve_looks_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an engine and without shaking `solve` goes below every heuristic by kernels alone."""
     monkeypatch.setattr(portfolio, "run", lambda order: iter(()))
     monkeypatch.setattr(portfolio, "shaken", lambda *args: iter(()))
-    result = solve(_instance(2, microbatches=32), time_limit_s=6, deterministic=True)
+    result = solve(uneven(4, 32, 2, "v"), time_limit_s=6, deterministic=True)
     assert result.best_heuristic is not None
     assert result.value is not None
     assert result.value < result.best_heuristic.value

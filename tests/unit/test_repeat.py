@@ -111,6 +111,13 @@ def test_stride_divides_what_is_missing() -> None:
     assert find_run(graph, starts, 9) == Run(0, 1, 1, 3)
 
 
+def test_the_least_stride_of_equals() -> None:
+    """Twelve microbatches 3 ticks apart repeat by 1, 2, 3 and 4 at a time, all twelve each time: by 1 it is."""
+    graph = expand(Instance.uniform(stages=1, microbatches=12))
+    starts = {i: (op.microbatch or 0) * 3 + "FBW".index(op.kind.value) for i, op in enumerate(graph.tasks)}
+    assert find_run(graph, starts, 12) == Run(0, 11, 1, 3)
+
+
 @pytest.mark.parametrize(("cap", "held"), [(None, 8), (3, 3), ("1/2", 1), (100, 8)])
 def test_in_flight(cap: int | str | None, held: int) -> None:
     """What fits under the cap, at least one, at most two a virtual stage."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+from uneven import uneven
 
 from zbopt import portfolio
 from zbopt.graph import expand
@@ -19,21 +20,6 @@ from zbopt.validator import validate
 CASES = [("v", 2, "makespan", "list"), ("interleaved", 3, "makespan", "list"), ("v", 3, "max_stage_span", "list")]
 
 
-def _instance(placement: str, cap: int, objective: str = "makespan", *, microbatches: int = 8) -> Instance:
-    return Instance.uniform(
-        stages=4,
-        microbatches=microbatches,
-        forward_ticks=10,
-        backward_ticks=11,
-        weight_ticks=8,
-        comm_ticks=1,
-        memory_cap=cap,
-        placement=placement,
-        virtual=2,
-        objective=objective,
-    )
-
-
 def _found(instance: Instance, start: Schedule, seed: int) -> list[Schedule]:
     """The better schedules of the first forty shakes."""
     return [better for better in islice(shaken(start, expand(instance), seed), 40) if better is not None]
@@ -42,7 +28,7 @@ def _found(instance: Instance, start: Schedule, seed: int) -> list[Schedule]:
 @pytest.mark.parametrize(("placement", "cap", "objective", "heuristic"), CASES)
 def test_each_is_valid_and_better(placement: str, cap: int, objective: str, heuristic: str) -> None:
     """At caps below p, where the list schedule leaves much to gain."""
-    instance = _instance(placement, cap, objective)
+    instance = uneven(4, 8, cap, placement, objective=objective)
     start = HEURISTICS[heuristic](instance)
     found = _found(instance, start, seed=0)
     values = [schedule.provenance.value for schedule in (start, *found)]
@@ -54,7 +40,7 @@ def test_each_is_valid_and_better(placement: str, cap: int, objective: str, heur
 
 def test_ragged_and_few_microbatches() -> None:
     """Fewer microbatches than stages: nothing worse comes out."""
-    instance = _instance("v", 2, microbatches=3)
+    instance = uneven(4, 3, 2, "v")
     start = HEURISTICS["v-auto"](instance)
     for better in islice(shaken(start, expand(instance), 0), 100):
         assert better is None or (better.provenance.value or 0) < (start.provenance.value or 0)
@@ -62,7 +48,7 @@ def test_ragged_and_few_microbatches() -> None:
 
 def test_out_of_time_is_a_shake_in_vain() -> None:
     """With no time at all each shake gives up at once."""
-    instance = _instance("v", 2)
+    instance = uneven(4, 8, 2, "v")
     start = HEURISTICS["list"](instance)
     with limited(lambda: True):
         assert set(shaken(start, expand(instance), 0)) == {None}
@@ -70,7 +56,7 @@ def test_out_of_time_is_a_shake_in_vain() -> None:
 
 def test_activations_that_are_dropped_are_refused() -> None:
     """Packing knows of no op that brings an activation back."""
-    instance = _instance("v", 2).model_copy(update={"recompute_ticks": (10,) * 8, "recompute": (Drop.ALWAYS,) * 8})
+    instance = uneven(4, 8, 2, "v").model_copy(update={"recompute_ticks": (10,) * 8, "recompute": (Drop.ALWAYS,) * 8})
     start = HEURISTICS["list"](instance)
     with pytest.raises(NotApplicableError, match="shake: it keeps activations"):
         next(shaken(start, expand(instance), 0))
@@ -79,7 +65,7 @@ def test_activations_that_are_dropped_are_refused() -> None:
 def test_solve_shakes_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an engine `solve` still goes below its best heuristic, 653 ticks for `v-auto`."""
     monkeypatch.setattr(portfolio, "run", lambda order: iter(()))
-    result = solve(_instance("v", 2), time_limit_s=10, deterministic=True)
+    result = solve(uneven(4, 8, 2, "v"), time_limit_s=10, deterministic=True)
     assert result.best_heuristic is not None
     assert result.value is not None
     assert result.value < result.best_heuristic.value
@@ -91,7 +77,7 @@ def test_solve_shakes_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch)
 def test_bug_optimizer_steps_are_not_shaken(barrier: str) -> None:
     """O belongs to no virtual stage and comes last on its stage: only ops of microbatches are packed."""
     fields = {"barrier": barrier, "optimizer_ticks": (3, 1, 2, 0)}
-    instance = Instance.model_validate(_instance("interleaved", 3).model_dump() | fields)
+    instance = Instance.model_validate(uneven(4, 8, 3, "interleaved").model_dump() | fields)
     start = HEURISTICS["list"](instance)
     found = _found(instance, start, seed=0)
     assert found

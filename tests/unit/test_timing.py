@@ -131,3 +131,15 @@ def test_starts_and_schedule_are_inverse(seed: int) -> None:
     back = schedule_of(graph, starts_of(graph, schedule), schedule.provenance)
     assert set(back.events) == set(schedule.events)
     assert len(back.events) == len(schedule.events)
+
+
+def test_period_is_between_first_starts() -> None:
+    """F, B, W, O at 0, 1, 2, 3 and again at 4, 6, 10, 11: begun 4 ticks after the first, and ended 8 later."""
+    step = {"stages": 1, "microbatches": 1, "iterations": 2, "barrier": "post_validation", "optimizer_ticks": 1}
+    instance = Instance.model_validate(step | {"forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1})
+    graph = expand(instance)
+    starts = {"F": (0, 4), "B": (1, 6), "W": (2, 10), "O": (3, 11)}
+    at = {i: starts[op.kind.value][op.iteration] for i, op in enumerate(graph.tasks)}
+    schedule = schedule_of(graph, at, PROVENANCE)
+    backwards = schedule.model_copy(update={"events": schedule.events[::-1]})
+    assert [figures(s).period for s in (schedule, backwards)] == [4, 4]
