@@ -58,5 +58,5 @@ def is_none(value: object) -> bool:
 
 def counted(count: int, what: str) -> str:
     """``1 stage``, ``2 stages``."""
-    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    plural = f"{what}es" if what.endswith(("ch", "ss")) else f"{what}s"
     return f"{count} {what if count == 1 else plural}"

@@ -15,10 +15,10 @@ import pytest
 import typer
 
 from zbopt import cli
+from zbopt.cli import out
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Kind, read_instance
 from zbopt.replay import launch
-from zbopt.replay.commands import _json
 from zbopt.replay.launch import ReplayError
 from zbopt.replay.trace import read_trace
 from zbopt.schedule import read_schedule, write_schedule
@@ -30,7 +30,7 @@ Call = Callable[..., int]
 @pytest.fixture(scope="module")
 def call() -> Call:
     """Run one command; its exit code."""
-    group = typer.main.get_command(cli.app_of(verb for verb in cli.VERBS if "replay" in cli.VERBS[verb]))
+    group = typer.main.get_command(cli.app_of(("replay", "prove", "qualify", "diff", "profile")))
     return lambda *words: int(group.main([str(w) for w in words], standalone_mode=False) or 0)
 
 
@@ -55,7 +55,7 @@ def test_another_torch_is_refused(call: Call, plan: Path, monkeypatch: pytest.Mo
 
 
 def test_torch_is_not_loaded_before_a_command_runs() -> None:
-    code = "import sys, zbopt.replay.commands; sys.exit('torch' in sys.modules)"
+    code = "import sys, zbopt.cli.replay, zbopt.cli.qualify, zbopt.cli.profile; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -136,10 +136,11 @@ def test_bug_wrong_calls_after_measuring(call: Call, words: tuple[str | int, ...
         call("profile", "--stages", 2, *words)
 
 
-def test_bug_json_of_losses_that_are_no_numbers() -> None:
+def test_bug_json_of_losses_that_are_no_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     """A loss that overflows was written as NaN, which no JSON parser but Python's takes."""
     record = {"losses": [[1.5, float("nan")], [float("inf")]], "name": "x", "weights": {"a": -float("inf")}}
-    assert json.loads(_json(record)) == {"losses": [[1.5, None], [None]], "name": "x", "weights": {"a": None}}
+    out.measured(record)
+    assert json.loads(capsys.readouterr().out) == {"losses": [[1.5, None], [None]], "name": "x", "weights": {"a": None}}
 
 
 def test_an_invalid_schedule_is_refused_before_start(call: Call, plan: Path, tmp_path: Path) -> None:
@@ -203,7 +204,10 @@ def test_checksums_do_not_depend_on_the_placement(call: Call, plan: Path, tmp_pa
 
 
 def test_checkpoints_and_resume(call: Call, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two steps, then three more from the checkpoint: the weights of five steps at a stretch; then nothing is left."""
+    """Two steps, then three more from the checkpoint: the weights of five steps at a stretch; then nothing is left.
+
+    A checkpoint of another dtype was taken without a word, and of another network with torch's own.
+    """
     pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
     words = ("replay", plan, "--single-process", "--json")
     folder = ("--checkpoint-dir", tmp_path / "saved", "--checkpoint-every", 1)
@@ -215,6 +219,16 @@ def test_checkpoints_and_resume(call: Call, plan: Path, tmp_path: Path, capsys: 
     assert records[1]["weights"] == records[2]["weights"]
     with pytest.raises(ValueError, match="its last checkpoint has all 5 steps; raise --steps"):
         call(*words, "--steps", 5, *folder, "--resume")
+    for flags, text in (
+        (("--dtype", "float32"), "step-5: is of float64, and the network is float32; give --dtype float64, or no"),
+        (
+            ("--width", 32),
+            r"v0.model.block0.norm.weight is \[16\], and here \[32\]; it is of another network; give",
+        ),
+        (("--network", "gpt"), "step-5: holds no v0.model.embedding.tokens.weight; it is of another network; give"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call(*words, "--steps", 6, *folder, "--resume", *flags)
 
 
 @pytest.mark.parametrize("where", [("--single-process",), ()])

@@ -288,6 +288,13 @@ def test_versions_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert flag in shown
 
 
+def test_h_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the whole and of every command, those of the replay too."""
+    assert page(["-h"], capsys) == page(["--help"], capsys)
+    for verb in ("solve", "bench", "replay", "diff", "profile"):
+        assert page([verb, "-h"], capsys) == page([verb, "--help"], capsys)
+
+
 def test_a_flood_of_violations_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 2 stages with 40 microbatches only one F is there: 239 of 240 ops are missing; 20 are named."""
     path = tmp_path / "empty.json"

@@ -38,11 +38,11 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "report": "zbopt.cli.picture:report_command",
         "plot": "zbopt.cli.picture:plot_command",
         "bench": "zbopt.cli.bench:bench_command",
-        "replay": "zbopt.replay.commands:replay_command",
-        "prove": "zbopt.replay.commands:prove_command",
-        "qualify": "zbopt.replay.commands:qualify_command",
-        "diff": "zbopt.replay.commands:diff_command",
-        "profile": "zbopt.replay.commands:profile_command",
+        "replay": "zbopt.cli.replay:replay_command",
+        "prove": "zbopt.cli.replay:prove_command",
+        "qualify": "zbopt.cli.qualify:qualify_command",
+        "diff": "zbopt.cli.replay:diff_command",
+        "profile": "zbopt.cli.profile:profile_command",
     }
 )
 """Every command, and where its function is: a call loads its own command only, which takes a third of a start."""
@@ -50,7 +50,10 @@ VERBS: Mapping[str, str] = MappingProxyType(
 
 def app_of(verbs: Iterable[str]) -> typer.Typer:
     """The command line with these commands."""
-    app = typer.Typer(name="zbopt", rich_markup_mode="rich", pretty_exceptions_enable=False)
+    help_flags = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(
+        name="zbopt", rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings=help_flags
+    )
     app.callback(invoke_without_command=True)(_zbopt)
     for verb in verbs:
         module, function = VERBS[verb].split(":")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,6 +75,19 @@ def _write(lines: Iterable[str]) -> None:
 def record(fields: Mapping[str, Any]) -> None:
     """Print one JSON object to stdout."""
     _write([json.dumps(fields, allow_nan=False)])
+
+
+def measured(fields: Mapping[str, Any]) -> None:
+    """``record`` of what a run measured; a number that is none, such as a loss that overflowed, is null."""
+    record(_finite(json.loads(json.dumps(fields, default=str))))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not isfinite(content) else content
 
 
 def abandon_stdout() -> None:

@@ -114,6 +114,19 @@ def execute(jobs: Sequence[Job], schedule: Schedule | None, *, timeout_s: float)
     return run_all(Jobs(jobs=tuple(jobs), timeout_s=timeout_s, results=""))
 
 
+def costs_of(job: Job, virtual_stages: int, timeout_s: float) -> dict[str, Any]:
+    """What each virtual stage of ``job``'s network takes and keeps on its device, in ns and bytes.
+
+    Raises:
+        ReplayError: Several processes were started for it.
+    """
+    alone = {"task": "profile", "virtual_stages": virtual_stages, "single_process": True, "schedule": None}
+    results = execute([job.model_copy(update=alone)], None, timeout_s=timeout_s)
+    if not results:
+        raise ReplayError("costs are measured in one process; call it without torchrun")
+    return results[0]
+
+
 def _require_world(processes: int) -> None:
     """Refuse a wrong number of processes at once: each would wait for others that may never come.
 

@@ -1,0 +1,110 @@
+"""``zbopt profile``: what the parts of a small network take on this device, as an instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from zbopt.cli import out
+from zbopt.cli.replay_flags import JsonFlag, NetworkFlags, RunFlags, SplitFlag, TrainingFlags
+from zbopt.documents import require_writable
+from zbopt.flag_records import takes
+from zbopt.instance import Instance, first_error, placement_of, write_instance
+from zbopt.replay.launch import costs_of
+from zbopt.report.words import table
+
+
+@takes(NetworkFlags, RunFlags)
+def profile_command(
+    network: NetworkFlags,
+    run: RunFlags,
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Instance file to write.")],
+    stages: Annotated[int, typer.Option("--stages", min=1, help="Devices of the pipeline.")],
+    micro: Annotated[int, typer.Option("--micro", min=1, help="Microbatches of the step.")] = 8,
+    placement: Annotated[str, typer.Option("--placement", help="linear, interleaved or v.")] = "linear",
+    virtual: Annotated[int, typer.Option("--virtual", min=1, help="Virtual stages a stage.")] = 1,
+    mem_limit: Annotated[int | None, typer.Option("--mem-limit", help="Bytes of activations a stage.")] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measurements of each op.")] = 9,
+    split: Annotated[SplitFlag, typer.Option("--split", help="W as deferred products, or the engine's own.")] = (
+        SplitFlag.DEFERRED
+    ),
+    as_json: JsonFlag = False,
+) -> int:
+    """Measure F, B, W, BW and memory of each virtual stage on this device, and write an instance.
+
+    Example: zbopt profile --network gpt --stages 4 -o measured.json
+    """
+    require_writable(output)
+    if placement not in ("linear", "interleaved", "v"):
+        raise ValueError(f"--placement {placement}: choose linear, interleaved or v")
+    stage_of = placement_of(placement, stages, virtual)
+    _size(stages, stage_of, micro, mem_limit)
+    job = run.job("profile", None, network.build(), TrainingFlags(split=split).build(1), repeats=repeats)
+    if job.network.kind == "wait":
+        raise ValueError("network wait costs nothing to measure; choose mlp or gpt")
+    costs = costs_of(job, len(stage_of), run.timeout)
+    name = f"profile of {job.network.kind} on {job.device}"
+    instance = _instance(costs, stage_of, micro, mem_limit, name, no_first_b=split is SplitFlag.ENGINE)
+    write_instance(instance, output)
+    if as_json:
+        out.measured(costs)
+        return 0
+    out.page(_page(costs, output, stage_of))
+    return 0
+
+
+def _page(costs: dict[str, Any], output: Path, stage_of: tuple[int, ...]) -> Iterator[str]:
+    yield f"{output}: times in us, memory of a microbatch in bytes"
+    rows: list[tuple[str, ...]] = [("virtual stage", "stage", "F", "B", "W", "BW", "activation", "kept until W")]
+    for v, stage in enumerate(stage_of):
+        times = (f"{costs[f'{op}_ns'][v] / 1000:.0f}" for op in ("forward", "backward", "weight", "fused_backward"))
+        memory = (str(costs[f"{what}_bytes"][v]) for what in ("activation", "held"))
+        rows.append((str(v), str(stage), *times, *memory))
+    yield from table(rows)
+
+
+def _size(stages: int, stage_of: tuple[int, ...], micro: int, mem_limit: int | None) -> None:
+    """Refuse a size that no instance has, before it is measured."""
+    fields = {"stages": stages, "stage_of": stage_of, "microbatches": micro, "memory_cap": mem_limit}
+    try:
+        Instance.model_validate(fields | {"forward_ticks": 1, "fused_backward_ticks": 1})
+    except ValidationError as error:
+        raise ValueError(first_error(error)) from None
+
+
+def _instance(
+    costs: dict[str, Any], stage_of: tuple[int, ...], micro: int, mem_limit: int | None, name: str, *, no_first_b: bool
+) -> Instance:
+    """The measured costs as an instance in microseconds and bytes, times rounded up.
+
+    With the engine's own split the first virtual stage has no B: its W is the whole backward.
+    """
+
+    def ticks(key: str) -> list[int]:
+        return [-(-value // 1000) for value in costs[key]]
+
+    def beside_first(key: str) -> list[int | None]:
+        return [None if no_first_b and v == 0 else value for v, value in enumerate(ticks(key))]
+
+    fields: dict[str, Any] = {
+        "name": name,
+        "stages": max(stage_of) + 1,
+        "microbatches": micro,
+        "stage_of": stage_of,
+        "tick": "1us",
+        "forward_ticks": ticks("forward_ns"),
+        "backward_ticks": beside_first("backward_ns"),
+        "weight_ticks": ticks("weight_ns"),
+        "fused_backward_ticks": beside_first("fused_backward_ns"),
+        "activation": costs["activation_bytes"],
+        "weight_share": [
+            str(Fraction(h, k)) if k else 0 for k, h in zip(costs["activation_bytes"], costs["held_bytes"], strict=True)
+        ],
+    }
+    return Instance.model_validate(fields | {"memory_cap": mem_limit})

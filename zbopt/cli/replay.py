@@ -1,0 +1,196 @@
+"""``zbopt replay | prove | diff``. They load torch only when they run something, and ``diff`` never."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zbopt.cli import out
+from zbopt.cli.replay_flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
+from zbopt.documents import require_writable
+from zbopt.flag_records import takes
+from zbopt.quantities import counted
+from zbopt.replay.diff import Diff, compare, page
+from zbopt.replay.launch import execute, under_torchrun
+from zbopt.replay.qualify import numbers, proving, trace_of
+from zbopt.replay.spec import Job
+from zbopt.replay.trace import Trace, read_trace, write_trace
+from zbopt.schedule import Schedule, read_schedule, write_schedule
+
+TraceFlag = Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write what ran to this file.")]
+ObservedFlag = Annotated[
+    Path | None, typer.Option("--observed", metavar="FILE", help="Write the median step as a schedule file.")
+]
+
+
+@takes(NetworkFlags, TrainingFlags, RunFlags)
+def replay_command(
+    network: NetworkFlags,
+    training: TrainingFlags,
+    run: RunFlags,
+    *,
+    schedule: ScheduleArgument,
+    trace: TraceFlag = None,
+    observed: ObservedFlag = None,
+    checksums: Annotated[bool, typer.Option("--checksums", help="Of outputs and gradients, in the trace.")] = False,
+    checkpoint_every: Annotated[
+        int | None, typer.Option("--checkpoint-every", help="Steps between checkpoints in --checkpoint-dir.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Start from the last checkpoint there.")] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Train a small network by SCHEDULE on PyTorch, and report what ran when.
+
+    Example: zbopt replay schedule.json --network gpt --trace trace.json
+    """
+    plan = read_schedule(schedule)
+    for flag, path in (("--trace", trace), ("--observed", observed)):
+        if path is not None:
+            require_writable(path, schedule, flag=flag)
+    if trace is not None and observed is not None and trace.resolve() == observed.resolve():
+        raise ValueError(f"--observed {observed}: --trace writes to it too; give another path")
+    more = {"checksums": checksums, "checkpoint_every": checkpoint_every, "resume": resume}
+    job = run.job("replay", schedule, network.build(), training.build(3), **more)
+    if (resume or checkpoint_every) and job.checkpoint_dir is None:
+        raise ValueError("checkpoints have no folder; give --checkpoint-dir")
+    if job.checkpoint_dir is not None and Path(job.checkpoint_dir).is_file():
+        raise ValueError(f"{job.checkpoint_dir}: is a file; give --checkpoint-dir a folder")
+    if resume and not any(Path(job.checkpoint_dir or "").glob("step-*/.metadata")):
+        raise ValueError(f"{job.checkpoint_dir}: holds no complete checkpoint; leave --resume out to start anew")
+    results = execute([job], plan, timeout_s=run.timeout)
+    if results is None:
+        return 0
+    if not results[0]["steps"]:
+        raise ValueError(f"{job.checkpoint_dir}: its last checkpoint has all {job.training.steps} steps; raise --steps")
+    ran = trace_of(job, plan, results[0])
+    if trace:
+        write_trace(ran, trace)
+    if observed:
+        write_schedule(ran.observed(), observed)
+    _replayed(ran, plan, as_json=as_json)
+    return 0
+
+
+def _replayed(ran: Trace, plan: Schedule, *, as_json: bool) -> None:
+    step, found = ran.best_step(), compare(plan, ran)
+    record = {
+        "steps": len(ran.steps),
+        "decisions": [list(decision) for decision in ran.decisions],
+        "losses": [list(s.losses) for s in ran.steps],
+        "makespan_ns": [s.makespan_ns for s in ran.steps],
+        "median_step": step.step,
+        "tick_ns": found.tick_ns,
+        "planned_makespan_ns": found.planned_makespan,
+        "makespan_error": found.makespan_error,
+        "simulated": ran.simulated,
+        "weights": ran.weights,
+    }
+    if as_json:
+        out.measured(record)
+        return
+    out.page(_ran_page(ran, found))
+
+
+def _ran_page(ran: Trace, found: Diff) -> Iterator[str]:
+    kind = "simulated: ops only wait" if ran.simulated else f"{ran.network.kind}, {ran.network.dtype}"
+    steps, processes = counted(len(ran.steps), "step"), counted(ran.processes, "process")
+    yield f"{steps} on {processes} ({ran.device}; {kind})"
+    for s, (_, act, norm) in zip(ran.steps, ran.decisions, strict=False):
+        loss = sum(s.losses) / len(s.losses) if s.losses else float("nan")
+        yield f"  step {s.step}: loss {loss:.6g}, norm {norm:.6g}, {act}, {s.makespan_ns / 1e6:.2f} ms"
+    step = ran.best_step()
+    yield (
+        f"median step {step.step}: {step.makespan_ns / 1e6:.2f} ms, plan {found.planned_makespan / 1e6:.2f} ms "
+        f"at {found.tick_ns / 1e6:.4g} ms a tick, error {found.makespan_error:+.1%}"
+    )
+
+
+@takes(NetworkFlags, TrainingFlags, RunFlags)
+def prove_command(
+    network: NetworkFlags,
+    training: TrainingFlags,
+    run: RunFlags,
+    *,
+    schedule: ScheduleArgument,
+    as_json: JsonFlag = False,
+) -> int:
+    """Compare every gradient, weight and optimizer state of SCHEDULE with a plain loop in one process.
+
+    Five steps, unless told otherwise: step 1 overflows, step 3 is clipped, and everything is stopped and resumed before
+    step 2.
+
+    Example: zbopt prove schedule.json --network gpt
+    """
+    plan = read_schedule(schedule)
+    told = training.build(5)
+    told = told.model_copy(update=proving(told))
+    with ExitStack() as stack:
+        folder = run.checkpoint_dir
+        if folder is None and not under_torchrun():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbopt-prove-")))
+        job = run.job("prove", schedule, network.build(), told)
+        if folder is not None and told.steps > 2:
+            job = job.model_copy(update={"checkpoint_dir": str(folder), "resume_at": 2})
+        results = execute([job], plan, timeout_s=run.timeout)
+    if results is None:
+        return 0
+    found = results[0]
+    passed = found["first_difference"] is None
+    if as_json:
+        out.measured({"passed": passed} | found)
+    else:
+        out.page(_proof(found, job))
+    return 0 if passed else 1
+
+
+def _proof(found: dict[str, Any], job: Job) -> list[str]:
+    part = numbers(found)
+    asked = "bit for bit as a plain loop"
+    if not found["bit_equality_expected"]:
+        asked = "bit for bit as a loop that adds up in the schedule's order, and that close to a plain loop"
+    resumed = f", resumed before step {job.resume_at}" if job.resume_at else ""
+    return [
+        f"numbers {part.outcome}: {part.sentence}",
+        f"  asked: {asked}; steps: {', '.join(found['decisions'])}{resumed}",
+        f"  optimistic steps taken back, by process: {found['rollbacks']}",
+    ]
+
+
+def diff_command(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="Schedule file.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="What zbopt replay --trace wrote.")],
+    step: Annotated[int | None, typer.Option("--step", help="Step of the trace; default the median one.")] = None,
+    tolerance_us: Annotated[float, typer.Option("--tolerance-us", min=0, help="Lateness that counts.")] = 1000.0,
+    rows: Annotated[int, typer.Option("--rows", min=0, help="Latest events to print.")] = 10,
+    as_json: JsonFlag = False,
+) -> int:
+    """Compare PLAN with TRACE event by event, and name the first that started later than it could, and why.
+
+    Example: zbopt diff schedule.json trace.json
+    """
+    ran, planned = read_trace(trace), read_schedule(plan)
+    chosen = ran.best_step() if step is None else next((s for s in ran.steps if s.step == step), None)
+    if chosen is None:
+        raise ValueError(f"{trace}: there is no step {step}; it has steps {[s.step for s in ran.steps]}")
+    found = compare(planned, ran, chosen)
+    first = found.first_late(round(tolerance_us * 1000))
+    if as_json:
+        record = {k: v for k, v in asdict(found).items() if k != "rows"} | {
+            "makespan_error": found.makespan_error,
+            "first_late": asdict(first) if first else None,
+            "rows": [
+                asdict(r) | {"start_error": r.start_error, "duration_error": r.duration_error} for r in found.rows
+            ],
+        }
+        out.measured(record)
+        return 0
+    out.page(page(found, first, rows))
+    if first is None:
+        out.page([f"no event started more than {tolerance_us / 1000:g} ms later than it could"])
+    return 0
