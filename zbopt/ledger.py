@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, partial
 
 from zbopt.instance import Instance, Kind
 from zbopt.memory import WAY_OF, Part, Tensor, Way, memory_scale, parts, pieces, static_parts
@@ -91,18 +90,21 @@ class Ledger:
         held = () if here is None or not 0 <= here < instance.stages else static_parts(instance, here)
         self.static_parts = held
         self.static = sum(int(amount * self.scale) for _, amount in held)
-        self._pieces = cache(partial(pieces, instance))
+        self._known: dict[tuple[int, tuple[Kind, ...]], list[tuple[Kind, Kind, int]]] = {}
 
     def changes(self) -> list[tuple[int, int, int]]:
         """(time, units, place of the event) in order of time, what goes before what comes; static memory left out."""
-        found: dict[tuple[int, bool, int], int] = {}
+        taken: dict[int, int] = {}
+        given: dict[tuple[int, int], int] = {}
         for first, last, units in self._held():
-            begin = self.events[first].start
-            found[begin, True, first] = found.get((begin, True, first), 0) + units
+            taken[first] = taken.get(first, 0) + units
             if last is not None:
-                end = max(begin, self.events[last].end)
-                found[end, False, last] = found.get((end, False, last), 0) - units
-        return sorted((time, units, i) for (time, _, i), units in found.items())
+                key = max(self.events[first].start, self.events[last].end), last
+                given[key] = given.get(key, 0) - units
+        found = [(self.events[i].start, units, i) for i, units in taken.items()]
+        found += [(time, units, i) for (time, i), units in given.items()]
+        found.sort()
+        return found
 
     def lives(self) -> Iterator[Life]:
         """Every tensor's life, by its begin; what is held through the whole step first."""
@@ -110,8 +112,8 @@ class Ledger:
         for tensor, amount in self.static_parts:
             yield Life(tensor, amount, begin, None, None, None)
         found = []
-        for group in self._groups():
-            for part in self._parts(group):
+        for (_, virtual_stage, _), group in self._groups().items():
+            for part in self._parts(virtual_stage, group):
                 first, last = group.get(part.first), group.get(part.last)
                 if first is not None:
                     found.append(self._life(part, self.events[first], None if last is None else self.events[last]))
@@ -123,31 +125,40 @@ class Ledger:
 
     def _held(self) -> Iterator[tuple[int, int | None, int]]:
         """(place of the op that takes it, of the one that frees it, units) of all that ops take."""
-        for group in self._groups():
-            virtual_stage, way, fused = self._key(group)
-            for (first, last), units in self._pieces(virtual_stage, way, self.scale, fused=fused).items():
+        for (_, virtual_stage, _), group in self._groups().items():
+            kinds = virtual_stage, tuple(group)
+            if kinds not in self._known:
+                self._known[kinds] = self._pieces(*kinds)
+            for first, last, units in self._known[kinds]:
                 if first in group:
                     yield group[first], group.get(last), units
 
-    def _groups(self) -> list[dict[Kind, int]]:
-        """For each microbatch on each virtual stage, the places of its ops."""
+    def _pieces(self, virtual_stage: int, kinds: tuple[Kind, ...]) -> list[tuple[Kind, Kind, int]]:
+        """``pieces`` of a microbatch with ops of these kinds."""
+        way, fused = self._way(kinds)
+        held = pieces(self.instance, virtual_stage, way, self.scale, fused=fused)
+        return [(first, last, units) for (first, last), units in held.items()]
+
+    def _groups(self) -> dict[tuple[int, int, int | None], dict[Kind, int]]:
+        """By iteration, virtual stage and microbatch, the places of its ops."""
         groups: dict[tuple[int, int, int | None], dict[Kind, int]] = {}
         count = self.instance.virtual_stages
         for i, e in enumerate(self.events):
             v = e.virtual_stage
             if v is not None and 0 <= v < count:
-                groups.setdefault((e.iteration, v, e.microbatch), {}).setdefault(e.kind, i)
-        return list(groups.values())
+                key = (e.iteration, v, e.microbatch)
+                if key in groups:
+                    groups[key].setdefault(e.kind, i)
+                else:
+                    groups[key] = {e.kind: i}
+        return groups
 
-    def _key(self, group: dict[Kind, int]) -> tuple[int, Way, bool]:
-        """Virtual stage, way of the activation, and whether the backward is one BW, as the ops that are there say."""
-        virtual_stage = self.events[next(iter(group.values()))].virtual_stage
-        assert virtual_stage is not None, "groups are of virtual stages"
-        way = next((way for kind, way in WAY_OF.items() if kind in group), Way.KEEP)
-        split = Kind.B in group or Kind.W in group
-        fused = (Kind.BW in group and not split) or not self.instance.may_split
-        return virtual_stage, way, fused
+    def _way(self, kinds: Collection[Kind]) -> tuple[Way, bool]:
+        """Way of an activation, and whether the backward is one BW, as the ops that are there say."""
+        way = next((way for kind, way in WAY_OF.items() if kind in kinds), Way.KEEP)
+        split = Kind.B in kinds or Kind.W in kinds
+        return way, (Kind.BW in kinds and not split) or not self.instance.may_split
 
-    def _parts(self, group: dict[Kind, int]) -> tuple[Part, ...]:
-        virtual_stage, way, fused = self._key(group)
+    def _parts(self, virtual_stage: int, group: dict[Kind, int]) -> tuple[Part, ...]:
+        way, fused = self._way(group)
         return parts(self.instance, virtual_stage, way, fused=fused)
