@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zbopt.cli import run
+from zbopt.cli import app_of, run
 from zbopt.cli.check import best_known
 from zbopt.cli.compare import compare_page, optimum_row
 from zbopt.cli.problem import Problem
@@ -293,6 +293,18 @@ def test_h_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert page(["-h"], capsys) == page(["--help"], capsys)
     for verb in ("solve", "bench", "replay", "diff", "profile"):
         assert page([verb, "-h"], capsys) == page([verb, "--help"], capsys)
+
+
+def test_help_has_no_values_for_switches(capsys: pytest.CaptureFixture[str]) -> None:
+    """``--json <bool>`` would have a reader give it one; the file of ``--results`` has its default; text flows."""
+    for verb in ("solve", "bench", "export", "import", "replay"):
+        shown = page([verb, "-h"], capsys)
+        lines = [line for line in shown.splitlines() if "--help" not in line]
+        assert not any("<bool>" in line for line in lines), verb
+    assert "(SET/results.jsonl)" in page(["bench", "-h"], capsys)
+    told = app_of(["import"]).registered_commands[0].help or ""
+    assert "chrome-trace: a trace that zbopt export wrote" in told
+    assert all("\n" not in paragraph for paragraph in told.split("\n\n"))
 
 
 def test_a_flood_of_violations_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

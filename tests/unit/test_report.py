@@ -59,6 +59,19 @@ def test_gantt_drawn_by_hand() -> None:
     ]
 
 
+def test_bug_one_number_among_bare_letters() -> None:
+    """F and B of 10 ticks are a column each, but for one F of 20: it had its number, and no other op had one.
+
+    Twenty columns for 200 ticks: F at 0, 10, 20 to 40, 40, B at 50 to 90, ten ticks each.
+    """
+    instance = Instance.uniform(stages=1, microbatches=4, forward_ticks=10, backward_ticks=10)
+    times = [(0, 10), (10, 20), (20, 40), (40, 50)]
+    ops = [("F", 0, j, *time) for j, time in enumerate(times)]
+    ops += [("B", 0, j, 50 + 10 * j, 60 + 10 * j) for j in range(4)] + [("W", 0, 0, 190, 200)]
+    drawn = [str(line) for line in gantt(schedule(instance, *ops), 29, coloured=False)]
+    assert drawn[0] == "stage 0 FFF-FBBBB··········W"
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize(("stages", "microbatches", "ticks"), [(4, 8, 1), (8, 24, 18_522), (32, 96, 1)])
 def test_gantt_never_wraps(width: int, stages: int, microbatches: int, ticks: int) -> None:
@@ -135,7 +148,7 @@ def test_page_says_what_was_asked_and_found() -> None:
         "memory cap          6 on each stage",
         "objective           makespan",
         "barrier             none",
-        "but                 memory_cap is 6; the file says 8",
+        "note                memory_cap is 6; the file says 8",
         "answer: feasible",
         "makespan            30 ticks",
         "lower bound         27 ticks on the makespan, proved by bound:load",
@@ -167,6 +180,12 @@ def test_time_beside_ticks() -> None:
     assert ticks_text(1, "unit") == "1 tick"
     assert solve_record(result(timed))["value_time"] == "30us"
     assert solve_record(result(UNIT))["value_time"] is None
+
+
+def test_bug_little_is_not_nothing() -> None:
+    """One tick of 100,000 was a gap of 0.00 % that no proof closed; no distance at all was 0ns."""
+    assert [percent(r) for r in (0.00001, 0.00005, 0.0, None)] == ["< 0.01 %", "0.01 %", "0.00 %", "none"]
+    assert ticks_text(0, "100us") == "0 ticks"
 
 
 def test_words() -> None:

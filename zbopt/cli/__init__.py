@@ -20,6 +20,7 @@ import typer
 
 from zbopt.cli import out
 from zbopt.cli.ctrl_c import pressed_once
+from zbopt.cli.options import switch
 from zbopt.schedule import versions
 
 WRONG_CALL = 2
@@ -56,9 +57,15 @@ def app_of(verbs: Iterable[str]) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_zbopt)
     for verb in verbs:
-        module, function = VERBS[verb].split(":")
-        app.command(verb)(getattr(import_module(module), function))
+        module, name = VERBS[verb].split(":")
+        command = getattr(import_module(module), name)
+        app.command(verb, help=_flowing(command.__doc__))(command)
     return app
+
+
+def _flowing(text: str) -> str:
+    """Paragraphs without the ends of lines that they have in the source: a terminal has its own."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def _print_versions(wanted: bool) -> None:
@@ -70,7 +77,7 @@ def _print_versions(wanted: bool) -> None:
 def _zbopt(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_versions, is_eager=True, help="Show versions and exit.")
+        bool, switch("--version", "Show versions and exit.", callback=_print_versions, is_eager=True)
     ] = False,
 ) -> None:
     """Schedules for pipeline-parallel training in the least time that memory allows, with a proof."""

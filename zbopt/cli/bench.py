@@ -17,6 +17,7 @@ from rich.progress import Progress as Bar
 from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, bench_set, instance_files, update_best_known
 from zbopt.cli import out
 from zbopt.cli.flags import EngineFlag, JsonFlag, ObjectiveFlag, SearchFlags
+from zbopt.cli.options import switch
 from zbopt.flag_records import takes
 from zbopt.instance import Objective
 from zbopt.portfolio import Limits
@@ -32,13 +33,11 @@ FolderArgument = Annotated[
     Path, typer.Argument(metavar="SET", help="Folder of instance files, such as instances/unit.")
 ]
 MatchFlag = Annotated[str, typer.Option("--match", metavar="GLOB", help="Only instances whose name matches.")]
-UpdateFlag = Annotated[bool, typer.Option("--update", help=f"Write what is better than on record into {BEST_KNOWN}.")]
-ResumeFlag = Annotated[
-    bool, typer.Option("--resume", help="Take from the results file what was solved under the same limits.")
-]
+UpdateFlag = Annotated[bool, switch("--update", f"Write what is better than on record into {BEST_KNOWN}.")]
+ResumeFlag = Annotated[bool, switch("--resume", "Take from the results file what was solved under the same limits.")]
 ResultsFlag = Annotated[
     Path | None,
-    typer.Option("--results", metavar="FILE", help=f"File for the rows as they come.  [default: SET/{RESULTS}]"),
+    typer.Option("--results", metavar="FILE", help="File for the rows as they come.", show_default=f"SET/{RESULTS}"),
 ]
 AgainstFlag = Annotated[
     Engine | None,

@@ -63,7 +63,7 @@ def compare_command(
     others: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE]...", help="Two or more schedule files, the first in the place of INSTANCE: compare these."
+            metavar="FILE", help="Two or more schedule files, the first in the place of INSTANCE: compare these."
         ),
     ] = None,
     json: JsonFlag = False,

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, read_checked
 from zbopt.cli.formats import Format, refuse_flags
+from zbopt.cli.options import switch
 from zbopt.documents import require_writable
 from zbopt.formats.chrome_trace import to_chrome_trace
 from zbopt.formats.jaxpp import to_jaxpp
@@ -41,9 +42,7 @@ def export_command(
     ] = None,
     comms: Annotated[
         bool,
-        typer.Option(
-            "--comms", help="torch-csv: with transfers, in an order in which no two ranks wait for each other."
-        ),
+        switch("--comms", "torch-csv: with transfers, in an order in which no two ranks wait for each other."),
     ] = False,
     layers: Annotated[
         str | None,

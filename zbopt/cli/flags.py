@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from zbopt.cli.memory_flags import MemoryFlags
-from zbopt.cli.options import flag_maker, seconds, whole
+from zbopt.cli.options import flag_maker, seconds, switch, whole
 from zbopt.schedule import Engine
 
 
@@ -185,6 +185,7 @@ class SearchFlags:
         _search(
             "--deterministic",
             "Same value and bound on every machine: one worker, and --time-limit in CP-SAT's deterministic seconds.",
+            metavar="",
         ),
     ] = False
 
@@ -198,7 +199,7 @@ EngineFlag = Annotated[
         "cp-sat",
     ),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the page.")]
+JsonFlag = Annotated[bool, switch("--json", "Print one JSON object instead of the page.")]
 OutputFlag = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the schedule to this file, as JSON.")
 ]

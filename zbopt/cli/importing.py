@@ -17,6 +17,7 @@ from zbopt.cli.ctrl_c import ignored
 from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text
 from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags
 from zbopt.cli.formats import Format, read_text, refuse_flags
+from zbopt.cli.options import switch
 from zbopt.cli.solve import INFEASIBLE, search_for
 from zbopt.documents import read_foreign_document, require_writable
 from zbopt.flag_records import takes
@@ -52,7 +53,7 @@ class Imported:
 
 
 FilesArgument = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="The file; of torch.profiler one of each rank, or one of all.")
+    list[Path], typer.Argument(metavar="FILE", help="The file; of torch.profiler one of each rank, or one of all.")
 ]
 SourceFlag = Annotated[Format, typer.Option("--from", help="The format.", show_default=False)]
 InstanceFlag = Annotated[
@@ -70,7 +71,7 @@ StagesFlag = Annotated[
 ]
 ExplainFlag = Annotated[
     bool,
-    typer.Option("--explain", help="Solve the instance too: how far is this order from the best, because of what?"),
+    switch("--explain", "Solve the instance too: how far is this order from the best, because of what?"),
 ]
 BetterFlag = Annotated[
     Path | None,

@@ -25,6 +25,11 @@ def seconds(text: str) -> float:
         raise typer.BadParameter(f"{text[:40]!r} is not a number of seconds; write it as 60 or 0.5") from None
 
 
+def switch(name: str, help_text: str, panel: str | None = None, **more: Any) -> Any:
+    """A flag that is given or not: without a metavar the help would have it take a <bool>."""
+    return typer.Option(name, help=help_text, metavar="", rich_help_panel=panel, **more)
+
+
 def flag_maker(panel: str) -> Callable[..., Any]:
     """A maker of flags that the help shows under ``panel``."""
 

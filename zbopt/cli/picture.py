@@ -18,7 +18,7 @@ PictureFlag = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it: .svg, .png or .pdf.")
 ]
 FilesArgument = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="Schedule files, or plain lists of events (.json).")
+    list[Path], typer.Argument(metavar="FILE", help="Schedule files, or plain lists of events (.json).")
 ]
 PageFlag = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write the page (.html).")]
 WidthFlag = Annotated[float, typer.Option("--width", metavar="INCHES", help="Width; the height follows from it.")]

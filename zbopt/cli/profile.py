@@ -11,7 +11,8 @@ import typer
 from pydantic import ValidationError
 
 from zbopt.cli import out
-from zbopt.cli.replay_flags import JsonFlag, NetworkFlags, RunFlags, SplitFlag, TrainingFlags
+from zbopt.cli.flags import JsonFlag
+from zbopt.cli.replay_flags import NetworkFlags, RunFlags, SplitFlag, TrainingFlags
 from zbopt.documents import require_writable
 from zbopt.flag_records import takes
 from zbopt.instance import Instance, first_error, placement_of, write_instance

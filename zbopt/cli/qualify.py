@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from zbopt.cli import out
-from zbopt.cli.replay_flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
+from zbopt.cli.flags import JsonFlag
+from zbopt.cli.replay_flags import NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
 from zbopt.flag_records import takes
 from zbopt.replay.launch import costs_of, execute, under_torchrun
 from zbopt.replay.qualify import (

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from zbopt.cli import out
-from zbopt.cli.replay_flags import JsonFlag, NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
+from zbopt.cli.flags import JsonFlag
+from zbopt.cli.options import switch
+from zbopt.cli.replay_flags import NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
 from zbopt.documents import require_writable
 from zbopt.flag_records import takes
 from zbopt.quantities import counted
@@ -38,11 +40,11 @@ def replay_command(
     schedule: ScheduleArgument,
     trace: TraceFlag = None,
     observed: ObservedFlag = None,
-    checksums: Annotated[bool, typer.Option("--checksums", help="Of outputs and gradients, in the trace.")] = False,
+    checksums: Annotated[bool, switch("--checksums", "Of outputs and gradients, in the trace.")] = False,
     checkpoint_every: Annotated[
         int | None, typer.Option("--checkpoint-every", help="Steps between checkpoints in --checkpoint-dir.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Start from the last checkpoint there.")] = False,
+    resume: Annotated[bool, switch("--resume", "Start from the last checkpoint there.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Train a small network by SCHEDULE on PyTorch, and report what ran when.

@@ -11,8 +11,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import ValidationError
 
+from zbopt.cli.options import switch
 from zbopt.instance import first_error
-from zbopt.replay.spec import Job, Network, Training
+from zbopt.replay.spec import QUIET_DAMAGE, Job, Network, Training
 
 _Model = TypeVar("_Model", Network, Training, Job)
 
@@ -74,7 +75,6 @@ def _option(name: str, text: str, panel: str, **more: Any) -> Any:
 
 _NET, _TRAIN, _RUN = "The network", "Around the step", "The run"
 ScheduleArgument = Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Schedule file.", show_default=False)]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the page.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +90,10 @@ class NetworkFlags:
     heads: Annotated[int, _option("--heads", "Attention heads (gpt).", _NET)] = 2
     vocabulary: Annotated[int, _option("--vocabulary", "Tokens (gpt).", _NET)] = 32
     sequence: Annotated[int, _option("--sequence", "Tokens a sample (gpt).", _NET)] = 8
-    untied: Annotated[bool, _option("--untied", "The head has a weight of its own (gpt).", _NET)] = False
+    untied: Annotated[bool, switch("--untied", "The head has a weight of its own (gpt).", _NET)] = False
     microbatch_size: Annotated[int, _option("--microbatch-size", "Samples a microbatch.", _NET)] = 2
     init_seed: Annotated[int, _option("--init-seed", "Of weights and data.", _NET)] = 0
-    tick_s: Annotated[float, _option("--tick-s", "Seconds a planned tick lasts (wait).", _NET)] = 0.1
+    tick_s: Annotated[float, _option("--tick-s", "Seconds that a planned tick lasts (wait).", _NET)] = 0.1
     link: Annotated[
         LinkFlag, _option("--link", "Transfers each on their own, or through one queue a rank (wait).", _NET)
     ] = LinkFlag.FREE
@@ -121,7 +121,10 @@ class NetworkFlags:
 class TrainingFlags:
     """What happens around the step, by its fields."""
 
-    steps: Annotated[int | None, _option("--steps", "Optimizer steps.", _TRAIN, show_default=False)] = None
+    steps: Annotated[
+        int | None,
+        _option("--steps", "Optimizer steps; default 3, of prove 5, of qualify 4.", _TRAIN, show_default=False),
+    ] = None
     accumulation: Annotated[int, _option("--accumulation", "Runs of the schedule for one step.", _TRAIN)] = 1
     data_parallel: Annotated[int, _option("--data-parallel", "Replicas of the pipeline.", _TRAIN)] = 1
     split: Annotated[
@@ -129,13 +132,15 @@ class TrainingFlags:
     ] = SplitFlag.DEFERRED
     lowering: Annotated[WhoFlag, _option("--lowering", "Who places sends and receives.", _TRAIN)] = WhoFlag.ZBOPT
     learning_rate: Annotated[float, _option("--learning-rate", "Of AdamW.", _TRAIN)] = 1e-2
-    clip_norm: Annotated[float | None, _option("--clip-norm", "Largest global gradient norm.", _TRAIN)] = None
+    clip_norm: Annotated[
+        float | None, _option("--clip-norm", "Largest global gradient norm; default no clipping.", _TRAIN)
+    ] = None
     clip_at: Annotated[
         Any, _option("--clip-at", "Steps that clip; default all.", _TRAIN, parser=_numbers, metavar="N,...")
     ] = ""
     loss_scale: Annotated[float, _option("--loss-scale", "Start of the loss scale.", _TRAIN)] = 1.0
     overflow_at: Annotated[
-        Any, _option("--overflow-at", "Steps made to overflow.", _TRAIN, parser=_numbers, metavar="N,...")
+        Any, _option("--overflow-at", "Steps made to overflow; default none.", _TRAIN, parser=_numbers, metavar="N,...")
     ] = ""
 
     def build(self, steps: int) -> Training:
@@ -165,11 +170,19 @@ class RunFlags:
     """Where and how it runs."""
 
     device: Annotated[DeviceFlag, _option("--device", "Where it runs.", _RUN)] = DeviceFlag.CPU
-    single_process: Annotated[bool, _option("--single-process", "All stages in one process.", _RUN)] = False
+    single_process: Annotated[bool, switch("--single-process", "All stages in one process.", _RUN)] = False
     timeout: Annotated[float, _option("--timeout", "Longest wait for another process, in seconds.", _RUN)] = 60.0
-    checkpoint_dir: Annotated[Path | None, _option("--checkpoint-dir", "Folder of checkpoints.", _RUN)] = None
+    checkpoint_dir: Annotated[
+        Path | None, _option("--checkpoint-dir", "Folder of checkpoints; default none, of prove a temporary one.", _RUN)
+    ] = None
     damage: Annotated[
-        str | None, _option("--damage", "Do damage on purpose, to see it found: missing-w, ...", _RUN)
+        str | None,
+        _option(
+            "--damage",
+            f"Damage done on purpose, to be found: {', '.join(QUIET_DAMAGE)}, killed:STAGE:STEP or stopped:STAGE:STEP.",
+            _RUN,
+            metavar="NAME",
+        ),
     ] = None
 
     def job(self, task: str, schedule: Path | None, network: Network, training: Training, **more: Any) -> Job:

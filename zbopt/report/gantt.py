@@ -5,16 +5,18 @@ It reads without colour too: every op shows its letter first, an idle time shows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
 from fractions import Fraction
 
 from rich.text import Text
 
 from zbopt.costs.times import decimal_text, unit_of
+from zbopt.instance import Kind
 from zbopt.report.colours import COLOURS, NAMES, SIGNS, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
 from zbopt.rows import kinds_of, rows_of
-from zbopt.schedule import Schedule
+from zbopt.schedule import Event, Schedule
 
 STYLES = {kind: f"{text_colour(kind)} on {colour}" for kind, colour in COLOURS.items()}
 MOST_ROWS = 64
@@ -38,25 +40,36 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
             yield Text(f"... {count - MOST_ROWS} more {'stages' if count == schedule.instance.stages else 'rows'} ...")
         if count > MOST_ROWS and MOST_ROWS // 2 <= number < count - MOST_ROWS // 2:
             continue
-        line = Text(label.ljust(margin), no_wrap=True)
+        line, numbered = Text(label.ljust(margin), no_wrap=True), _numbered(row)
         for run in row:
-            line.append(
-                _cell(run, " " if coloured else "-"), style=STYLES[run.event.kind] if coloured and run.event else ""
-            )
+            fill, style = (" ", STYLES[run.event.kind]) if coloured and run.event else ("-", "")
+            line.append(_cell(run, fill, numbered), style=style)
         yield line
     yield from _axis(grid, margin, schedule.instance.tick, width)
     yield from _legend(schedule, grid, width, coloured=coloured)
 
 
-def _cell(run: Run, fill: str) -> str:
-    """The text of one run: letter and number, or as much of it as fits."""
+def _numbered(row: Sequence[Run]) -> set[Kind]:
+    """The kinds most of whose ops in a row have room for a number: a few among bare letters would say little."""
+    room: dict[Kind, int] = defaultdict(int)
+    for run in row:
+        if run.event is not None:
+            room[run.event.kind] += 1 if len(_named(run.event)) <= run.columns else -1
+    return {kind for kind, more in room.items() if more > 0}
+
+
+def _named(event: Event) -> str:
+    return SIGNS[event.kind] + ("" if event.microbatch is None else str(event.microbatch))
+
+
+def _cell(run: Run, fill: str, numbered: Container[Kind]) -> str:
+    """The text of one run: letter, and number where its kind has them, or as much of it as fits."""
     if run.event is None:
         return "·" * run.columns
-    sign, microbatch = SIGNS[run.event.kind], run.event.microbatch
-    number = "" if microbatch is None else str(microbatch)
-    if len(sign) + len(number) <= run.columns:
-        return (sign + number).ljust(run.columns, fill)
-    return (sign + fill * run.columns)[: run.columns]
+    name = _named(run.event)
+    if run.event.kind in numbered and len(name) <= run.columns:
+        return name.ljust(run.columns, fill)
+    return (SIGNS[run.event.kind] + fill * run.columns)[: run.columns]
 
 
 def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:

@@ -21,7 +21,7 @@ def ledger_page(instance: Instance, ledgers: Sequence[StageLedger], *, whole: bo
         yield from _lives("who holds it", ledger.holders, instance)
         if whole:
             yield from _lives("every life", ledger.lives, instance)
-            yield "  live from tick on:"
+            yield "  live memory from each tick on:"
             steps = [f"{time}: {amount_text(amount)}" for time, amount in ledger.curve]
             yield from (f"    {', '.join(steps[i : i + 8])}" for i in range(0, len(steps), 8))
         yield ""

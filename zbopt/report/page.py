@@ -39,7 +39,7 @@ def asked(instance: Instance, notes: Sequence[str], width: int, title: str = "as
     title += f": {size_text(instance)}"
     if instance.name:
         title += f" ({instance.name})"
-    return [title, *lines_of([*asked_rows(instance), *(("but", note) for note in notes)], width)]
+    return [title, *lines_of([*asked_rows(instance), *(("note", note) for note in notes)], width)]
 
 
 def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
@@ -51,7 +51,7 @@ def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
     yield "times", _times_text(instance)
     if instance.microbatch_times is not None:
         own = sum(len(group.microbatches) for group in instance.microbatch_times)
-        yield "own times", f"{own} of {instance.microbatches} microbatches take times of their own"
+        yield "own times", f"of {own} of the {counted(instance.microbatches, 'microbatch')}"
     if instance.overlapped_ticks is not None:
         yield "overlapped", f"F and BW as one op {runs_text(instance.overlapped_ticks)}; only heuristics use it"
     if instance.may_fuse:

@@ -12,8 +12,8 @@ from zbopt.quantities import counted
 
 
 def ticks_text(ticks: int, tick: str) -> str:
-    """``27 ticks``, and beside it the time where the tick has a length: ``1529873 ticks (1529.873ms)``."""
-    time = time_text(ticks, tick)
+    """``27 ticks``, and beside it the time where there is one: ``1529873 ticks (1529.873ms)``."""
+    time = time_text(ticks, tick) if ticks else None
     return counted(ticks, "tick") + (f" ({time})" if time else "")
 
 
@@ -28,7 +28,9 @@ def amount_text(amount: Fraction) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """``11.11 %``; ``none`` where the denominator is zero."""
+    """``11.11 %``, ``< 0.01 %`` of what is little but not nothing; ``none`` where the denominator is zero."""
+    if ratio is not None and 0 < ratio < 0.00005:
+        return "< 0.01 %"
     return "none" if ratio is None else f"{100 * ratio:.2f} %"
 
 
