@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zbopt.quantities import counted
+
 
 def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
     """``stage_of`` of a named placement.
@@ -23,6 +25,6 @@ def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
     if name in ("v", "bidirectional") and virtual == 2:
         return down + down[::-1]
     raise ValueError(
-        f"placement {name!r} with {virtual} virtual stages a stage is unknown; "
+        f"placement {name!r} with {counted(virtual, 'virtual stage')} a stage is unknown; "
         "choose linear with 1, interleaved with any number, v or bidirectional with 2"
     )

@@ -272,11 +272,11 @@ def test_qualify_says_what_it_could_not_run(call: Call, plan: Path, capsys: pyte
 def test_profile_writes_an_instance(call: Call, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
     path = tmp_path / "measured.json"
-    words = ("--network", "gpt", "--placement", "v", "--virtual", 2, "--micro", 4, "--repeats", 3, "-o", path)
+    words = ("--network", "gpt", "--placement", "v", "--micro", 4, "--repeats", 3, "-o", path)
     assert call("profile", "--stages", 2, *words) == 0
     instance = read_instance(path)
     assert instance.stage_of == (0, 1, 1, 0)
-    assert instance.tick == "1us"
+    assert (instance.tick, instance.memory_unit) == ("1us", "B")
     assert all(amount > 0 for amount in instance.activation)
     assert all(0 < share <= 1 for share in instance.weight_share)
 

@@ -29,7 +29,10 @@ def profile_command(
     stages: Annotated[int, typer.Option("--stages", min=1, help="Devices of the pipeline.")],
     micro: Annotated[int, typer.Option("--micro", min=1, help="Microbatches of the step.")] = 8,
     placement: Annotated[str, typer.Option("--placement", help="linear, interleaved or v.")] = "linear",
-    virtual: Annotated[int, typer.Option("--virtual", min=1, help="Virtual stages a stage.")] = 1,
+    virtual: Annotated[
+        int | None,
+        typer.Option("--virtual", min=1, help="Virtual stages a stage.", show_default="1 where linear, else 2"),
+    ] = None,
     mem_limit: Annotated[int | None, typer.Option("--mem-limit", help="Bytes of activations a stage.")] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measurements of each op.")] = 9,
     split: Annotated[SplitFlag, typer.Option("--split", help="W as deferred products, or the engine's own.")] = (
@@ -44,7 +47,7 @@ def profile_command(
     require_writable(output)
     if placement not in ("linear", "interleaved", "v"):
         raise ValueError(f"--placement {placement}: choose linear, interleaved or v")
-    stage_of = placement_of(placement, stages, virtual)
+    stage_of = placement_of(placement, stages, virtual or (1 if placement == "linear" else 2))
     _size(stages, stage_of, micro, mem_limit)
     job = run.job("profile", None, network.build(), TrainingFlags(split=split).build(1), repeats=repeats)
     if job.network.kind == "wait":
@@ -103,6 +106,7 @@ def _instance(
         "backward_ticks": beside_first("backward_ns"),
         "weight_ticks": ticks("weight_ns"),
         "fused_backward_ticks": beside_first("fused_backward_ns"),
+        "memory_unit": "B",
         "activation": costs["activation_bytes"],
         "weight_share": [
             str(Fraction(h, k)) if k else 0 for k, h in zip(costs["activation_bytes"], costs["held_bytes"], strict=True)

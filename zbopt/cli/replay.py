@@ -88,6 +88,7 @@ def _replayed(ran: Trace, plan: Schedule, *, as_json: bool) -> None:
         "makespan_ns": [s.makespan_ns for s in ran.steps],
         "median_step": step.step,
         "tick_ns": found.tick_ns,
+        "ops_makespan_ns": found.makespan,
         "planned_makespan_ns": found.planned_makespan,
         "makespan_error": found.makespan_error,
         "simulated": ran.simulated,
@@ -108,8 +109,9 @@ def _ran_page(ran: Trace, found: Diff) -> Iterator[str]:
         yield f"  step {s.step}: loss {loss:.6g}, norm {norm:.6g}, {act}, {s.makespan_ns / 1e6:.2f} ms"
     step = ran.best_step()
     yield (
-        f"median step {step.step}: {step.makespan_ns / 1e6:.2f} ms, plan {found.planned_makespan / 1e6:.2f} ms "
-        f"at {found.tick_ns / 1e6:.4g} ms a tick, error {found.makespan_error:+.1%}"
+        f"median step {step.step}: {step.makespan_ns / 1e6:.2f} ms; what the plan has of it "
+        f"{found.makespan / 1e6:.2f} ms, planned {found.planned_makespan / 1e6:.2f} ms at {found.tick_ns / 1e6:.4g} ms a tick: "
+        f"{100 * found.makespan_error:+.1f} %"
     )
 
 

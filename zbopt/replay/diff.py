@@ -238,12 +238,16 @@ def page(found: Diff, first: Row | None, rows: int) -> Iterator[str]:
     """The whole's figures, the ``rows`` latest events, and the first one that was late."""
     yield (
         f"makespan {found.makespan / 1e6:.2f} ms, planned {found.planned_makespan / 1e6:.2f} ms "
-        f"({found.makespan_error:+.1%}; a tick is {found.tick_ns / 1e6:.4g} ms); {len(found.missing)} events missing, "
-        f"{len(found.unplanned)} not planned"
+        f"({100 * found.makespan_error:+.1f} %; a tick is {found.tick_ns / 1e6:.4g} ms); "
+        f"{len(found.missing)} events missing, {len(found.unplanned)} not planned"
     )
     if found.makespan_with_cores < found.makespan:
         yield f"with a core for every process whenever it was ready: {found.makespan_with_cores / 1e6:.2f} ms"
-    yield "  latest events, in ms: start error, duration error, waited for input, waited for stage, late"
+    if rows and found.rows:
+        yield "latest events, in ms: start and length beyond the plan's, waits for input and stage, late beyond those"
+        yield (
+            f"  {'op':<22}" + "".join(f"{name:>10}" for name in ("start", "length", "input", "stage", "late")) + "  why"
+        )
     for row in sorted(found.rows, key=lambda r: -r.late)[:rows]:
         figures = (row.start_error, row.duration_error, row.dependency_wait, row.resource_wait, row.late)
         yield f"  {row.id:<22}" + "".join(f"{value / 1e6:>10.2f}" for value in figures) + f"  {row.why}"

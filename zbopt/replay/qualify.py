@@ -188,7 +188,7 @@ def memory(plan: Schedule, trace: Trace, costs: Mapping[str, Any] | None) -> Par
         text = f"stage {s} held {observed[s]} bytes, the ledger allows {ledger[s]}"
         return Part("memory", Outcome.FAILED, text, figures)
     tightest = max((seen / most for most, seen in zip(ledger, observed, strict=True) if most), default=0.0)
-    text = f"no stage above its ledger; the fullest at {tightest:.1%} of it"
+    text = f"no stage above its ledger; the fullest at {100 * tightest:.1f} % of it"
     return Part("memory", Outcome.PASSED, text, figures)
 
 
@@ -205,10 +205,10 @@ def performance(candidate: Trace, baseline: Trace | None) -> Part:
         text = f"{candidate.processes} processes share {cores} cores, so that times mean little; use more, or wait"
         return Part("performance", Outcome.NOT_RUN, text, figures)
     ours, theirs = candidate.best_step().makespan_ns, baseline.best_step().makespan_ns
-    text = f"iteration {ours / 1e6:.1f} ms, baseline {theirs / 1e6:.1f} ms ({theirs / ours:.3f} times)"
+    text = f"iteration {ours / 1e6:.1f} ms, baseline {theirs / 1e6:.1f} ms ({theirs / ours:.3f} times as fast)"
     idle = [figures[name]["steady_idle_share"] for name in ("candidate", "baseline")]
     if None not in idle:
-        text += f"; idle in the steady window {idle[0]:.1%}, baseline {idle[1]:.1%}"
+        text += f"; idle in the steady window {100 * idle[0]:.1f} %, baseline {100 * idle[1]:.1f} %"
     if candidate.simulated:
         text += ", of ops that only wait"
     return Part("performance", Outcome.PASSED if ours <= theirs else Outcome.FAILED, text, figures)
