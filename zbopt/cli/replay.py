@@ -107,10 +107,10 @@ def _ran_page(ran: Trace, found: Diff) -> Iterator[str]:
     for s, (_, act, norm) in zip(ran.steps, ran.decisions, strict=False):
         loss = sum(s.losses) / len(s.losses) if s.losses else float("nan")
         yield f"  step {s.step}: loss {loss:.6g}, norm {norm:.6g}, {act}, {s.makespan_ns / 1e6:.2f} ms"
-    step = ran.best_step()
+    step, planned = ran.best_step(), found.planned_makespan / 1e6
     yield (
         f"median step {step.step}: {step.makespan_ns / 1e6:.2f} ms; what the plan has of it "
-        f"{found.makespan / 1e6:.2f} ms, planned {found.planned_makespan / 1e6:.2f} ms at {found.tick_ns / 1e6:.4g} ms a tick: "
+        f"{found.makespan / 1e6:.2f} ms, planned {planned:.2f} ms at {found.tick_ns / 1e6:.4g} ms a tick: "
         f"{100 * found.makespan_error:+.1f} %"
     )
 
