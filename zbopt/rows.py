@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from zbopt.instance import COMPUTE, Instance, Kind, ReductionOccupies
-from zbopt.schedule import Event, Schedule
+from zbopt.schedule import Event, Schedule, second_halves
 
 _PORT, _SEND, _TO, _HOST, _REDUCTIONS = _ORDER = ("port", "send", "to", "host", "reduce")
 
@@ -100,6 +100,15 @@ def extent(schedule: Schedule) -> tuple[int, int]:
     first = min((e.start for e in events), default=0)
     begin = first if schedule.instance.input_ready_ticks is None else min(0, first)
     return begin, max((e.end for e in events), default=0)
+
+
+def seconds_of(instance: Instance, row: Row) -> dict[int, Event]:
+    """By ``id`` of each F that is one op with a BW, that BW. A chart draws the F above it, each half as high."""
+    seconds = second_halves(instance, row.events) if row.beside is None else []
+    by_interval = {(e.start, e.end): e for e in seconds}
+    return {
+        id(e): by_interval[e.start, e.end] for e in row.events if e.kind is Kind.F and (e.start, e.end) in by_interval
+    }
 
 
 def kinds_of(rows: Sequence[Row]) -> list[Kind]:

@@ -1,10 +1,11 @@
-"""An F and a BW as one op: what the validator asks of it, and who refuses it."""
+"""An F and a BW as one op: what the validator asks of it, who refuses it, and how it is drawn."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import whole
@@ -15,6 +16,9 @@ from zbopt.heuristics import HEURISTICS, best_first
 from zbopt.instance import Instance, Kind
 from zbopt.metrics import figures
 from zbopt.replay.checks import check_schedule
+from zbopt.report.figure import draw
+from zbopt.report.gantt import gantt
+from zbopt.report.svg import gantt_svg
 from zbopt.schedule import Event, Provenance, Schedule
 from zbopt.validator import validate
 
@@ -87,3 +91,24 @@ def test_engines_and_pytorch_refuse_it() -> None:
     with pytest.raises(ValueError, match="overlapped_ticks: CP-SAT does not choose which F and BW run as one op"):
         Formulation(whole(expand(instance())), 9, minimise=True)
     assert [refusal.code for refusal in check_schedule(schedule(instance(), *PAIRED))] == ["overlapped"]
+
+
+def test_bug_pictures_showed_one_of_a_pair() -> None:
+    """F1 with BW0 from 2 to 6: in a terminal both names; elsewhere F1 above BW0, each half as high as F0 or BW1.
+
+    Charts drew them on each other: the terminal showed the F alone, the others the BW with two numbers in one place.
+    """
+    found = schedule(instance(), *PAIRED)
+    drawn = [str(line) for line in gantt(found, 80, coloured=False)]
+    assert drawn[0] == "stage 0 F0------F1+BW0----------BW1---------"
+    assert "F+BW both as one op" in drawn[2]
+    assert next(str(line) for line in gantt(found, 20, coloured=False)) == "stage 0 F0F+BWBW1"
+    assert 'height="11" fill="#1f4e9c"' in gantt_svg(found)
+    ax = draw(found, Figure(figsize=(7, 1)).add_subplot())
+    heights = {
+        (float(box.x0), round(float(box.y0), 2), round(float(box.height), 2))
+        for collection in ax.collections
+        for box in (path.get_extents() for path in collection.get_paths())
+    }
+    assert heights == {(0, -0.42, 0.84), (2, -0.42, 0.42), (2, 0, 0.42), (6, -0.42, 0.84)}
+    assert [text.get_position() for text in ax.texts if text.get_text() == "1"] == [(4, -0.21), (7.5, 0)]

@@ -397,6 +397,25 @@ def test_rows_beside_compute_tell_what_they_hold(browser: Browser, tmp_path: Pat
 
 
 @needs_browser
+def test_bug_an_op_hidden_below_another(browser: Browser, tmp_path: Path) -> None:
+    """F1 and BW0 as one op from 2 to 6: the upper half is F1, the lower BW0, each told and walked to; BW0 hid F1."""
+    fields = {"stages": 1, "microbatches": 2, "forward_ticks": 2, "fused_backward_ticks": 3, "overlapped_ticks": 4}
+    ops = [("F", 0, 0, 2), ("F", 1, 2, 6), ("BW", 0, 2, 6), ("BW", 1, 6, 9)]
+    events = tuple(Event(Kind(kind), 0, 0, j, start, end) for kind, j, start, end in ops)
+    paired = Schedule(instance=Instance.model_validate(fields), provenance=UNIT.provenance, events=events)
+    browser.open(tmp_path / "page.html", page_of(paired))
+    row = float(browser.driver.find_element("id", "gantt-0").get_dom_attribute("data-row"))
+    for share, op, other in ((-0.25, "mb1/F", "mb0/BW"), (0.25, "mb0/BW", "mb1/F")):
+        browser.point(0 + share, 4).perform()
+        told = browser.tip()
+        assert told.startswith(f"it0/s0/v0/{op} ")
+        assert f"one op with it0/s0/v0/{other}" in told
+        assert "followed it0/s0/v0/mb0/F at once" in told
+    assert row >= 30
+    assert pixel(browser, 0, 5.5) != pixel(browser, 0.5, 5.5)
+
+
+@needs_browser
 def test_ledger_table_follows_stage_and_window(opened: Browser) -> None:
     """Stage 0, ticks 5.5 to 27.5: F4 to F7 come, 8 W give back; B gives nothing back, and has no line."""
     opened.click("in")

@@ -14,7 +14,7 @@ from zbopt.metrics import Figures, memory_changes
 from zbopt.report.colours import COLOURS, COLOURS_ON_DARK, NAMES, SIGNS, text_colour
 from zbopt.report.page import unit_of_memory
 from zbopt.report.words import amount_text, percent
-from zbopt.rows import extent, nth_of, rows_of
+from zbopt.rows import extent, nth_of, rows_of, seconds_of
 from zbopt.schedule import Event, Schedule
 
 KINDS = [
@@ -63,7 +63,8 @@ def common_tick(ticks: Sequence[tuple[str, str]]) -> tuple[str, list[int]]:
 def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
     """All that the page's script needs of one schedule; times in the page's ticks, ``factor`` of them one of its own.
 
-    Ops are numbered by row, then start. An idle interval is (stage, start, end, cause, op before which, op for
+    Ops are numbered by row, then start. ``half`` is 1 of an F that is one op with a BW, which is 2; 0 of all others.
+    An idle interval is (stage, start, end, cause, op before which, op for
     which), with -1 for no op. ``stage`` is given where rows hold events of other stages.
     """
     instance = why.schedule.instance
@@ -72,6 +73,9 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
     number = {id(event): i for i, event in reversed(list(enumerate(events)))}
     elsewhere = any(event.stage != row.stage for row in rows for event in row.events)
     first, last = extent(why.schedule)
+
+    upper = {i: second for row in rows for i, second in seconds_of(instance, row).items()}
+    lower = {id(second) for second in upper.values()}
 
     def place(event: Event | None) -> int:
         return -1 if event is None else number.get(id(event), -1)
@@ -89,6 +93,7 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
         "virtual": [-1 if e.virtual_stage is None else e.virtual_stage for e in events],
         "microbatch": [-1 if e.microbatch is None else e.microbatch for e in events],
         "iteration": [e.iteration for e in events] if any(e.iteration for e in events) else None,
+        "half": [1 if id(e) in upper else 2 if id(e) in lower else 0 for e in events] if upper else None,
         "start": [e.start * factor for e in events],
         "end": [e.end * factor for e in events],
         "path": [place(event) for event in why.critical_path],

@@ -16,7 +16,7 @@ from zbopt.costs.times import decimal_text, unit_of
 from zbopt.instance import COMPUTE, Instance, Kind
 from zbopt.report.colours import COLOURS, NAMES, text_colour
 from zbopt.report.grid import axis_step
-from zbopt.rows import Row, extent, kinds_of, nth_of, rows_of
+from zbopt.rows import Row, extent, kinds_of, nth_of, rows_of, seconds_of
 from zbopt.schedule import Event, Schedule
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".svg", ".png", ".pdf")
 _ROW_HEIGHT, _BAR = 0.26, 0.84
 """Inches from stage to stage, and the share of them that an op fills."""
+_HALVED = 1.5
+"""Times higher are stages whose ops are partly two, one above the other."""
 _LEFT_INCHES, _RIGHT_INCHES = 0.67, 0.2
 _LEGEND_INCHES_A_LINE = 0.2
 _MOST_LINES, _LINE, _PITCH = 3, 0.055, 0.1
@@ -62,9 +64,10 @@ class _Look:
 
 
 class _Box(NamedTuple):
-    """An event in one of the chart's rows."""
+    """An event in the chart: the height of its middle and its own height, in rows from the first one on."""
 
-    row: int
+    middle: float
+    height: float
     event: Event
 
 
@@ -81,22 +84,27 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
     ax.set_xlim(first, last)
     rows = rows_of(schedule)
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    looks = _looks(rows, nth_of(schedule.instance), first, last)
+    looks = _looks(schedule.instance, rows, first, last)
     _bars(ax, looks)
     _numbers(ax, looks, first, last)
     _axes(ax, schedule.instance, rows, first, last)
     return ax
 
 
-def _looks(rows: Sequence[Row], nths: Sequence[int], first: int, last: int) -> dict[_Look, list[_Box]]:
+def _looks(instance: Instance, rows: Sequence[Row], first: int, last: int) -> dict[_Look, list[_Box]]:
     """What is to be drawn between two ticks, by how it looks."""
     looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
+    nths = nth_of(instance)
     for number, row in enumerate(rows):
+        seconds = seconds_of(instance, row)
+        half = dict.fromkeys(seconds, -1) | {id(second): 1 for second in seconds.values()}
         for event in row.events:
             v = event.virtual_stage
             known = row.beside is None and v is not None and 0 <= v < len(nths)
             if event.end > first and event.start < last and event.end > event.start:
-                looks[_Look(event.kind, nths[v or 0] if known else 0)].append(_Box(number, event))
+                side = half.get(id(event), 0)
+                box = _Box(number + side * _BAR / 4, _BAR / 2 if side else _BAR, event)
+                looks[_Look(event.kind, nths[v or 0] if known else 0)].append(box)
     return looks
 
 
@@ -104,16 +112,16 @@ def _bars(ax: Axes, looks: dict[_Look, list[_Box]]) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    lengths = sorted(e.end - e.start for boxes in looks.values() for _, e in boxes)
+    lengths = sorted(e.end - e.start for boxes in looks.values() for _, _, e in boxes)
     edged = bool(lengths) and lengths[len(lengths) // 2] * _points_a_unit(ax)[0] >= _EDGE_FROM
     for look, boxes in looks.items():
-        bars = [Rectangle((e.start, row - _BAR / 2), e.end - e.start, _BAR) for row, e in boxes]
+        bars = [Rectangle((e.start, middle - high / 2), e.end - e.start, high) for middle, high, e in boxes]
         ax.add_collection(
             PatchCollection(bars, facecolor=COLOURS[look.kind], edgecolor="white", linewidth=0.4 if edged else 0)
         )
         marks = [
-            Rectangle((e.start, row + _BAR / 2 - _PITCH * line), e.end - e.start, _LINE)
-            for row, e in boxes
+            Rectangle((e.start, middle + high / 2 - _PITCH * line), e.end - e.start, _LINE)
+            for middle, high, e in boxes
             for line in range(1, look.lines + 1)
         ]
         ax.add_collection(PatchCollection(marks, facecolor=text_colour(look.kind), linewidth=0))
@@ -135,15 +143,16 @@ def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) ->
     a_tick, a_row = _points_a_unit(ax)
     numbered = [(look, *box) for look, boxes in looks.items() for box in boxes if box.event.microbatch is not None]
     longest = max((len(str(e.microbatch)) for *_, e in numbered), default=1)
-    ops = [e for _, _, e in numbered if e.kind in COMPUTE] or [e for *_, e in numbered]
+    ops = [e for *_, e in numbered if e.kind in COMPUTE] or [e for *_, e in numbered]
+    lowest = min((high for _, _, high, _ in numbered), default=_BAR)
     room = min(((e.end - e.start) * a_tick / (_CHARACTER * longest + 0.35) for e in ops), default=0.0)
     most_lines = max((look.lines for look in looks), default=0)
-    size = max(min(_LARGEST_FONT, a_row * (_BAR - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
-    for look, row, e in numbered:
+    size = max(min(_LARGEST_FONT, a_row * (lowest - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
+    for look, middle, _, e in numbered:
         begin, end, text = max(e.start, first), min(e.end, last), str(e.microbatch)
         if (end - begin) * a_tick >= size * (_CHARACTER * longest + 0.1):
-            middle = row - _PITCH * most_lines / 2
-            shown = ax.text((begin + end) / 2, middle, text, fontsize=size, color=text_colour(look.kind))
+            above = middle - _PITCH * most_lines / 2
+            shown = ax.text((begin + end) / 2, above, text, fontsize=size, color=text_colour(look.kind))
             shown.set(ha="center", va="center_baseline", clip_on=True)
 
 
@@ -168,10 +177,16 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
     for kind in kinds_of(rows_of(schedule)):
         yield Patch(facecolor=COLOURS[kind]), _Look(kind, 0).name
     yield Patch(facecolor="#ededed", edgecolor="#bbbbbb", linewidth=0.5), "idle"
+    if _is_halved(schedule):
+        yield Patch(facecolor="none"), "F above BW: both as one op"
     for lines in range(1, min(max(nth_of(schedule.instance)), _MOST_LINES) + 1):
         later = " and later" if lines == _MOST_LINES < max(nth_of(schedule.instance)) else ""
         name = f"{lines} line{'s' if lines > 1 else ''}: virtual stage {lines + 1}{later} of its stage"
         yield Patch(facecolor="none"), name
+
+
+def _is_halved(schedule: Schedule) -> bool:
+    return any(seconds_of(schedule.instance, row) for row in rows_of(schedule))
 
 
 def _columns(names: Sequence[str], width_inches: float) -> int:
@@ -211,7 +226,8 @@ def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_i
     entries = list(legend_entries(schedule))
     columns = _columns([name for _, name in entries], width_inches)
     below = 0.5 + _LEGEND_INCHES_A_LINE * -(-len(entries) // columns)
-    height = len(rows_of(schedule)) * _ROW_HEIGHT + below + 0.1
+    row = _ROW_HEIGHT * (_HALVED if _is_halved(schedule) else 1)
+    height = len(rows_of(schedule)) * row + below + 0.1
     figure = Figure(figsize=(width_inches, height), dpi=200)
     box = (
         _LEFT_INCHES / width_inches,

@@ -12,7 +12,6 @@ from fractions import Fraction
 from rich.text import Text
 
 from zbopt.costs.times import decimal_text, unit_of
-from zbopt.instance import Kind
 from zbopt.report.colours import COLOURS, NAMES, SIGNS, text_colour
 from zbopt.report.grid import Grid, Run, axis_step, grid_of
 from zbopt.rows import kinds_of, rows_of
@@ -49,27 +48,33 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
     yield from _legend(schedule, grid, width, coloured=coloured)
 
 
-def _numbered(row: Sequence[Run]) -> set[Kind]:
-    """The kinds most of whose ops in a row have room for a number: a few among bare letters would say little."""
-    room: dict[Kind, int] = defaultdict(int)
+def _numbered(row: Sequence[Run]) -> set[str]:
+    """The signs most of whose ops in a row have room for a number: a few among bare letters would say little."""
+    room: dict[str, int] = defaultdict(int)
     for run in row:
         if run.event is not None:
-            room[run.event.kind] += 1 if len(_named(run.event)) <= run.columns else -1
-    return {kind for kind, more in room.items() if more > 0}
+            room[_sign(run.event, run.second)] += 1 if len(_named(run.event, run.second)) <= run.columns else -1
+    return {sign for sign, more in room.items() if more > 0}
 
 
-def _named(event: Event) -> str:
-    return SIGNS[event.kind] + ("" if event.microbatch is None else str(event.microbatch))
+def _sign(event: Event, second: Event | None) -> str:
+    return SIGNS[event.kind] + ("" if second is None else f"+{SIGNS[second.kind]}")
 
 
-def _cell(run: Run, fill: str, numbered: Container[Kind]) -> str:
+def _named(event: Event, second: Event | None = None) -> str:
+    """``F4``; ``F4+BW1`` of an F and a BW that are one op."""
+    name = SIGNS[event.kind] + ("" if event.microbatch is None else str(event.microbatch))
+    return name if second is None else f"{name}+{_named(second)}"
+
+
+def _cell(run: Run, fill: str, numbered: Container[str]) -> str:
     """The text of one run: letter, and number where its kind has them, or as much of it as fits."""
     if run.event is None:
         return "·" * run.columns
-    name = _named(run.event)
-    if run.event.kind in numbered and len(name) <= run.columns:
+    name, sign = _named(run.event, run.second), _sign(run.event, run.second)
+    if sign in numbered and len(name) <= run.columns:
         return name.ljust(run.columns, fill)
-    return (SIGNS[run.event.kind] + fill * run.columns)[: run.columns]
+    return (sign + fill * run.columns)[: run.columns]
 
 
 def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
@@ -94,7 +99,8 @@ def _legend(schedule: Schedule, grid: Grid, width: int, *, coloured: bool) -> It
             line = Text()
         line.append(f" {SIGNS[kind]} ", style=STYLES[kind] if coloured else "")
         line.append(f"{NAMES[kind]}  ")
-    idle = " · idle"
+    one_op = any(run.second is not None for row in grid.rows for run in row)
+    idle = (" F+BW both as one op  " if one_op else "") + " · idle"
     if line and len(line) + len(idle) > width:
         yield line
         line = Text()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zbopt.instance import Kind
-from zbopt.rows import extent, rows_of
+from zbopt.rows import Row, extent, rows_of, seconds_of
 from zbopt.schedule import Event, Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Neighbouring columns [``first``, ``end``) that show one op; ``None``: idle."""
+    """Neighbouring columns [``first``, ``end``) that show one op; ``None``: idle. ``second``: the BW that it is too."""
 
     first: int
     end: int
     event: Event | None
+    second: Event | None = None
 
     @property
     def columns(self) -> int:
@@ -60,14 +61,17 @@ def grid_of(
     origin, end = window or extent(schedule)
     ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
-    runs = (_runs(row.events, origin, ticks, columns) for row in rows)
+    runs = (_runs(row, seconds_of(schedule.instance, row), origin, ticks, columns) for row in rows)
     return Grid(columns, origin, ticks, tuple(row.label for row in rows), tuple(runs))
 
 
-def _runs(row: Sequence[Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:
-    shown = _majority(row, origin, ticks, columns)
+def _runs(row: Row, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:
+    drawn_with_another = {id(second) for second in seconds.values()}
+    shown = _majority([e for e in row.events if id(e) not in drawn_with_another], origin, ticks, columns)
     starts = [c for c in range(columns) if c == 0 or shown[c] is not shown[c - 1]]
-    return tuple(Run(a, b, shown[a]) for a, b in zip(starts, [*starts[1:], columns], strict=True))
+    return tuple(
+        Run(a, b, shown[a], seconds.get(id(shown[a]))) for a, b in zip(starts, [*starts[1:], columns], strict=True)
+    )
 
 
 def _majority(row: Sequence[Event], origin: int, ticks: int, columns: int) -> list[Event | None]:

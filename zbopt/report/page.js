@@ -54,6 +54,14 @@
     return low;
   }
 
+  /** The op that is one with `op`, next to it; `null` where there is none. */
+  function twinOf(schedule, op) {
+    if (!schedule.half?.[op]) return null;
+    const same = (other) => schedule.half[other] && schedule.half[other] !== schedule.half[op] &&
+      schedule.start[other] === schedule.start[op] && schedule.end[other] === schedule.end[op];
+    return [op - 1, op + 1].find(same) ?? null;
+  }
+
   function round(value, places) {
     return String(Number(value.toFixed(places)));
   }
@@ -86,7 +94,9 @@
   function opText(schedule, op) {
     const row = rowOf(schedule, op);
     const gaps = schedule.gapBefore.get(op);
-    let waited = op > schedule.rows[row] ? `followed ${idOf(schedule, op - 1)} at once` : "waited for nothing";
+    const other = twinOf(schedule, op);
+    const before = other === op - 1 ? op - 2 : op - 1;
+    let waited = before >= schedule.rows[row] ? `followed ${idOf(schedule, before)} at once` : "waited for nothing";
     if (schedule.beside[row]) waited = rowText(schedule, row);
     if (gaps) waited = "waited: " + gaps.map((gap) => gapText(schedule, gap).replace("\n", ", ")).join("\n");
     const nth = schedule.beside[row] ? 0 : schedule.nth[schedule.virtual[op]] ?? 0;
@@ -94,7 +104,7 @@
     const critical = schedule.onPath.has(op) ? "\non the critical path" : "";
     const kind = data.kinds[schedule.kind[op]];
     return `${idOf(schedule, op)}  ${kind.text}\n${spanText(schedule, schedule.start[op], schedule.end[op])}\n` +
-      waited + held + critical;
+      waited + held + (other === null ? "" : `\none op with ${idOf(schedule, other)}`) + critical;
   }
 
   // Colours: those of the page come from its style sheet
@@ -225,7 +235,7 @@
       const [x, y] = [event.clientX - box.left, event.clientY - box.top];
       const row = Math.floor(y / this.row);
       const inside = x >= this.left && x <= this.width - this.right && row >= 0 && row < this.rows;
-      return { time: view.from + (x - this.left) / this.scale, row, inside };
+      return { time: view.from + (x - this.left) / this.scale, row, low: y / this.row - row >= 0.5, inside };
     }
 
     wheel(event) {
@@ -339,7 +349,14 @@
     }
 
     rowHeight(rows) {
+      if (this.schedule.half && rows <= 64) return rows <= 16 ? 38 : 30;
       return rows <= 8 ? 28 : rows <= 16 ? 22 : rows <= 64 ? 17 : Math.max(3, Math.floor(1100 / rows));
+    }
+
+    /** Top and height of an op: of the whole, or of its half of it. */
+    part(op, top, high) {
+      const half = this.schedule.half?.[op];
+      return half ? [top + (half - 1) * high / 2, high / 2] : [top, high];
     }
 
     note(row) {
@@ -358,8 +375,9 @@
         const kind = schedule.kind[i];
         ctx.globalAlpha = state.path && !schedule.onPath.has(i) ? 0.22 : 1;
         ctx.fillStyle = colourOf(kind);
-        ctx.fillRect(x, top, length > 3 ? length - 1 : length, high);
-        if (length >= 5) this.label(i, schedule.beside[number], x, top, length, high);
+        const [above, tall] = this.part(i, top, high);
+        ctx.fillRect(x, above, length > 3 ? length - 1 : length, tall);
+        if (length >= 5) this.label(i, schedule.beside[number], x, above, length, tall);
       }
       ctx.globalAlpha = 1;
     }
@@ -403,7 +421,8 @@
       ctx.strokeStyle = ink(colour);
       ctx.lineWidth = 2;
       const width = Math.max((schedule.end[op] - schedule.start[op]) * this.scale - 1, 2);
-      ctx.strokeRect(this.x(schedule.start[op]), rowOf(schedule, op) * row + 1, width, row - 2);
+      const [top, high] = this.part(op, rowOf(schedule, op) * row + 1, row - 2);
+      ctx.strokeRect(this.x(schedule.start[op]), top, width, high);
     }
 
     connect(ops, colour) {
@@ -412,7 +431,8 @@
       ctx.lineWidth = 2;
       ctx.beginPath();
       ops.forEach((op, i) => {
-        const y = (rowOf(schedule, op) + 0.5) * row;
+        const [top, high] = this.part(op, rowOf(schedule, op) * row, row);
+        const y = top + high / 2;
         if (i) ctx.lineTo(this.x(schedule.start[op]), y);
         ctx.moveTo(this.x(schedule.end[op]), y);
       });
@@ -425,13 +445,15 @@
       const x = this.x(schedule.start[op]);
       const width = (schedule.end[op] - schedule.start[op]) * this.scale - 1;
       if (width >= 3 && x < this.width && x + width > this.left) {
-        ctx.strokeRect(x + 1, rowOf(schedule, op) * row + 2, width - 2, row - 4);
+        const [top, high] = this.part(op, rowOf(schedule, op) * row + 2, row - 4);
+        ctx.strokeRect(x + 1, top, width - 2, high);
       }
     }
 
-    found({ time, row }) {
+    found({ time, row, low }) {
       const { schedule } = this;
-      const op = firstOp(schedule, row, time);
+      let op = firstOp(schedule, row, time);
+      if (schedule.half?.[op] === (low ? 1 : 2)) op = twinOf(schedule, op) ?? op;
       if (op < endOf(schedule, row) && schedule.start[op] <= time && schedule.end[op] > time) {
         return { op, text: opText(schedule, op) };
       }
@@ -469,6 +491,7 @@
       let level = time.length && time[0] <= view.from ? live[first] : 0;
       ctx.lineTo(this.left, y(level));
       for (let i = first; i < time.length && time[i] < view.to; i++) {
+        if (time[i] === time[i + 1]) continue; // what goes and comes at one time is no dip
         const x = Math.max(this.x(time[i]), this.left);
         ctx.lineTo(x, y(level));
         ctx.lineTo(x, y((level = live[i])));

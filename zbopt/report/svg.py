@@ -13,7 +13,7 @@ from zbopt.report.grid import Grid, Run, axis_step, grid_of
 from zbopt.report.words import percent, size_text, ticks_text
 from zbopt.result import Result
 from zbopt.rows import kinds_of, rows_of
-from zbopt.schedule import Schedule
+from zbopt.schedule import Event, Schedule
 
 _WIDTH, _ROW, _GAP, _MARGIN, _LETTER, _LEGEND_LINE = 960, 22, 3, 64, 7, 16
 _MOST_COLUMNS = 1200
@@ -75,15 +75,22 @@ def _row(number: int, label: str, row: tuple[Run, ...], grid: Grid) -> Iterator[
         if run.event is None:
             continue
         x, width = _x(run.first, grid), _x(run.end, grid) - _x(run.first, grid)
-        edge = ' stroke="#ffffff" stroke-width="0.6"' if width > 4 else ""
-        kind = run.event.kind
-        yield (
-            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_ROW}" fill="{COLOURS[kind]}"{edge}>'
-            f"<title>{escape(run.event.id)}: {run.event.start} to {run.event.end}</title></rect>"
-        )
-        text = str(kind.value if run.event.microbatch is None else run.event.microbatch)
-        if width >= _LETTER * len(text) + 2:
-            yield _text(x + width / 2, top + 15, text, fill=text_colour(kind), anchor="middle")
+        if run.second is None:
+            yield from _op(run.event, x, top, width, _ROW)
+        else:
+            yield from _op(run.event, x, top, width, _ROW / 2)
+            yield from _op(run.second, x, top + _ROW / 2, width, _ROW / 2)
+
+
+def _op(event: Event, x: float, top: float, width: float, height: float) -> Iterator[str]:
+    edge = ' stroke="#ffffff" stroke-width="0.6"' if width > 4 else ""
+    yield (
+        f'<rect x="{x:.1f}" y="{top:g}" width="{width:.1f}" height="{height:g}" fill="{COLOURS[event.kind]}"{edge}>'
+        f"<title>{escape(event.id)}: {event.start} to {event.end}</title></rect>"
+    )
+    text = str(event.kind.value if event.microbatch is None else event.microbatch)
+    if width >= _LETTER * len(text) + 2:
+        yield _text(x + width / 2, top + height / 2 + 4, text, fill=text_colour(event.kind), anchor="middle")
 
 
 def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:

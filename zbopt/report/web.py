@@ -19,7 +19,7 @@ from zbopt.metrics import Figures, figures
 from zbopt.quantities import counted
 from zbopt.report.chart_data import CAUSES, KINDS, chart_data, common_tick
 from zbopt.report.colours import COLOURS, NAMES, SIGNS
-from zbopt.report.page import asked_rows, distance_rows
+from zbopt.report.page import asked_rows, distance_rows, unit_of_memory
 from zbopt.report.words import amount_text, percent, runs_text, size_text, ticks_text
 from zbopt.result import Bound
 from zbopt.rows import extent, kinds_of, rows_of
@@ -85,6 +85,8 @@ def _legend(schedules: Sequence[Schedule]) -> Iterator[str]:
             sign = "" if SIGNS[kind] == kind.value else f" ({escape(SIGNS[kind])})"
             yield f'<li><i data-kind="{number}"></i>{kind.value}{sign} {escape(NAMES[kind])}</li>'
     yield '<li><i class="idle"></i>idle</li>'
+    if any(s.instance.overlapped_ticks for s in schedules):
+        yield "<li>an F above a BW: both as one op</li>"
     if any(s.instance.collectives for s in schedules):
         yield "<li>an op in the row of a port: the time in which its collective holds it</li>"
     if any(len(s.instance.stage_of) > s.instance.stages for s in schedules):
@@ -105,7 +107,7 @@ def _comparison(explained: Sequence[_Explained]) -> Iterator[str]:
             ticks_text(known.max_stage_span, entry.schedule.instance.tick),
             percent(known.bubble_over_makespan),
             percent(known.bubble_over_stage_span),
-            amount_text(max(known.peak_memory)),
+            amount_text(max(known.peak_memory)) + unit_of_memory(entry.schedule.instance),
         ]
         yield f'<tr><td class="text">{escape(entry.name)}</td>' + "".join(f"<td>{escape(c)}</td>" for c in cells)
         yield f'<td class="text">{"yes" if not entry.violations else "no"}</td></tr>'
@@ -151,7 +153,7 @@ def _rows(entry: Entry, why: Explanation, known: Figures) -> Iterator[tuple[str,
             f"idle, of the {name}",
             f"{percent(_share(whole - busy, whole))}: {whole - busy} of {instance.stages} x {ticks} ticks",
         )
-    yield "peak memory", f"{runs_text(known.peak_memory)} by stage"
+    yield "peak memory", f"{runs_text(known.peak_memory)}{unit_of_memory(instance)} by stage"
     if entry.bound is not None:
         yield from distance_rows(instance, known.value(instance.objective), entry.bound)
     yield "found by", entry.schedule.provenance.source
@@ -171,7 +173,9 @@ def _avoidable_text(found: Avoidable) -> str:
 
 
 def _memory_title(instance: Instance) -> str:
-    return "Live memory by stage" + ("" if instance.memory_cap is None else "; the broken line is the cap")
+    unit = unit_of_memory(instance)
+    title = "Live memory by stage" + (f", in{unit}" if unit else "")
+    return title + ("" if instance.memory_cap is None else "; the broken line is the cap")
 
 
 def _canvas(name: str, number: int, label: str) -> str:
