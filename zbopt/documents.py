@@ -90,7 +90,7 @@ def read_document(path: Path) -> Any:
     Raises:
         ValueError: The file is missing, a directory, empty, not text, or not well formed.
     """
-    text = _text_of(path)
+    text = read_text(path, "a JSON or TOML file")
     with _named(path):
         if path.suffix == ".toml":
             return tomllib.loads(text)
@@ -102,22 +102,34 @@ def read_document(path: Path) -> Any:
 
 def read_foreign_document(path: Path) -> Any:
     """The content of a JSON file of another program: as ``read_document``, but of a name's values the last counts."""
-    text = _text_of(path)
+    text = read_text(path, "a JSON or TOML file")
     with _named(path):
         return json.loads(text)
 
 
-def _text_of(path: Path) -> str:
+def read_text(path: Path, wanted: str) -> str:
+    """The text of a file, which is to be ``wanted``.
+
+    Raises:
+        ValueError: The file is missing, a directory, empty, not text, or longer than any that we could use.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
+        with path.open(encoding="utf-8-sig") as file:  # some editors begin a file with a mark of its encoding
+            text = file.read(_LONGEST + 1)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text file (byte {error.start}); give JSON or TOML in UTF-8") from None
+        raise ValueError(f"{path}: not a text file (byte {error.start}); give {wanted} in UTF-8") from None
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
-        raise ValueError(f"{path}: {reason}; give the path of a JSON or TOML file") from None
+        raise ValueError(f"{path}: {reason}; give the path of {wanted}") from None
+    if len(text) > _LONGEST:
+        raise ValueError(f"{path}: has more than {_LONGEST} characters; give {wanted} that is shorter")
     if not text.strip():
-        raise ValueError(f"{path}: the file is empty; give a JSON or TOML file")
+        raise ValueError(f"{path}: the file is empty; give {wanted}")
     return text
+
+
+_LONGEST = 2**30
+"""Characters of a file: three times those of the longest schedule, and an end to what never ends, such as /dev/zero."""
 
 
 @contextmanager
@@ -182,6 +194,8 @@ def require_writable(path: Path, *read: Path | None, flag: str = "-o") -> None:
         ValueError: The path is a directory, lies in none, may not be written, or is one of ``read``.
     """
     folder = path.parent
+    if str(path) == "-":
+        raise ValueError(f"{flag} -: no file is called so here; give /dev/stdout for standard output, or another path")
     if path.is_dir():
         raise ValueError(f"{flag} {path}: is a directory; give the path of a file in it")
     if not folder.is_dir():

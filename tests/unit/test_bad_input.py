@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from zbopt import documents
 from zbopt.cli import run
 from zbopt.instance import Instance, read_instance
 
@@ -253,7 +254,7 @@ def test_missing_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ("content", "message"),
     [
         (b"", "the file is empty; give a JSON or TOML file"),
-        (b"\x7fELF\xff\x00", "not a text file (byte 4); give JSON or TOML in UTF-8"),
+        (b"\x7fELF\xff\x00", "not a text file (byte 4); give a JSON or TOML file in UTF-8"),
         (b'{"stages": 2,', "not valid JSON: Expecting property name enclosed in double quotes: line 1 column 14 "
          "(char 13)"),
         (b"[" * 100_000, "nested too deeply to be read; give a plain JSON or TOML file"),
@@ -359,6 +360,26 @@ def test_output_is_refused_before_the_search(tmp_path: Path, capsys: pytest.Capt
     """An output that could not be written would lose the search."""
     assert refused(["solve", *SIZE, "-o", str(tmp_path)], capsys) == (
         f"-o {tmp_path}: is a directory; give the path of a file in it"
+    )
+
+
+def test_bug_a_file_called_minus(capsys: pytest.CaptureFixture[str]) -> None:
+    """``-o -`` wrote a file of that name, where other programs mean standard output."""
+    assert refused(["solve", *SIZE, "-o", "-"], capsys) == (
+        "-o -: no file is called so here; give /dev/stdout for standard output, or another path"
+    )
+
+
+def test_bug_a_file_without_an_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``zbopt solve /dev/zero`` read until memory was full."""
+    monkeypatch.setattr(documents, "_LONGEST", 100)
+    assert refused(["solve", "/dev/zero"], capsys) == (
+        "/dev/zero: has more than 100 characters; give a JSON or TOML file that is shorter"
+    )
+    assert refused(["import", "/dev/zero", "--from", "torch-csv"], capsys) == (
+        "/dev/zero: has more than 100 characters; give a file that is shorter"
     )
 
 

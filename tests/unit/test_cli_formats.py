@@ -104,13 +104,13 @@ def test_layouts_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_breaks_a_rule_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A trace may show it; a runtime must not get it."""
+    """A trace may show it, and says so with its exit code as other pictures do; a runtime must not get it."""
     good = read_schedule(_written(tmp_path / "a.json", "zb-h1"))
     broken = str(tmp_path / "broken.json")
     write_schedule(good.model_copy(update={"events": good.events[1:]}), broken)
     for form in ("torch-csv", "jaxpp", "sail-zb"):
         assert "invalid: missing_task" in said(["export", broken, "--to", form], capsys, 1)
-    assert "traceEvents" in said(["export", broken, "--to", "chrome-trace"], capsys)
+    assert "traceEvents" in said(["export", broken, "--to", "chrome-trace"], capsys, 1)
 
 
 def test_an_order_above_the_cap_is_invalid(table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

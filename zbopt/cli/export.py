@@ -64,6 +64,7 @@ def export_command(
 
     Example: zbopt export instance.json --to megatron-layout --layers 8,8,7,7
     """
+    ending = 0
     refuse_flags(to, {"--comms": comms, "--layers": layers is not None}, _FLAGS)
     if output is not None:
         require_writable(output, file)
@@ -71,17 +72,19 @@ def export_command(
         text = write_layout(_layers(file, layers)) + "\n"
     else:
         checked = read_checked(file)
-        if not checked.valid and to is not Format.CHROME_TRACE:
+        if not checked.valid:
             code, message = checked.violations[0]
             out.say(f"zbopt: {file}: invalid: {code}: {message}; see zbopt validate {file}")
-            return INVALID
+            if to is not Format.CHROME_TRACE:  # which shows what is there, as a chart does
+                return INVALID
+            ending = INVALID
         text = _CONVERT[to](checked) if to is not Format.TORCH_CSV else _torch_csv(checked, comms)
     if output is None:
         out.page(text.splitlines())
     else:
         output.write_text(text, encoding="utf-8")
         out.page([f"{output}: {to.value} of {file}"])
-    return 0
+    return ending
 
 
 _FLAGS = {"--comms": Format.TORCH_CSV, "--layers": Format.MEGATRON_LAYOUT}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 
 
 class Format(StrEnum):
@@ -30,20 +29,3 @@ def refuse_flags(chosen: Format, given: dict[str, bool], allowed: dict[str, Form
     for flag, is_given in given.items():
         if is_given and chosen is not allowed[flag]:
             raise ValueError(f"{flag} goes with {allowed[flag].value} only; leave it out for {chosen.value}")
-
-
-def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        ValueError: The file is missing, a directory, empty, or not text.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text file (byte {error.start}); give it in UTF-8") from None
-    except OSError as error:
-        raise ValueError(f"{path}: {(error.strerror or 'cannot be read').lower()}; give the path of a file") from None
-    if not text.strip():
-        raise ValueError(f"{path}: the file is empty; give one with content")
-    return text

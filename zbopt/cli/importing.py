@@ -16,10 +16,10 @@ from zbopt.cli.check import INVALID
 from zbopt.cli.ctrl_c import ignored
 from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text
 from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags
-from zbopt.cli.formats import Format, read_text, refuse_flags
+from zbopt.cli.formats import Format, refuse_flags
 from zbopt.cli.options import switch
 from zbopt.cli.solve import INFEASIBLE, search_for
-from zbopt.documents import read_foreign_document, require_writable
+from zbopt.documents import read_foreign_document, read_text, require_writable
 from zbopt.flag_records import takes
 from zbopt.formats.chrome_trace import from_chrome_trace, is_ours
 from zbopt.formats.jaxpp import from_jaxpp
@@ -148,7 +148,7 @@ def _require(source: Format, files: list[Path], stages: int | None, explained: b
 
 def _import_layout(file: Path, stages: int, output: Path | None) -> int:
     try:
-        document = layers_document(read_layout(read_text(file), stages))
+        document = layers_document(read_layout(read_text(file, "a file"), stages))
     except ValueError as error:
         raise ValueError(f"{file}: {str(error).removeprefix(f'{file}: ')}") from None
     text = json_text.dumps(document, indent=1)
@@ -165,7 +165,7 @@ def _imported(files: list[Path], source: Format, instance: Instance | None) -> I
     if source is Format.CHROME_TRACE:
         return _imported_trace(files, instance)
     if source is Format.TORCH_CSV:
-        text = read_text(files[0])
+        text = read_text(files[0], "a file")
         order = _named(files[0], lambda: order_from_csv(text, instance))
     else:
         document = read_document(files[0])
