@@ -100,6 +100,25 @@ def _exit_by_handler() -> None:
     raise SystemExit(42 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else 1)
 
 
+ORPHANED = """
+import multiprocessing, time
+from zbopt.replay.launch import _end_with
+member = multiprocessing.get_context("fork").Process(target=lambda: _end_with(multiprocessing.parent_process()))
+member.start()
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_bug_members_went_on_without_their_parent() -> None:
+    """A killed replay left its processes, each of them waiting or computing on. Now standard output closes with them."""
+    with subprocess.Popen([sys.executable, "-c", ORPHANED], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        program.kill()
+        assert program.stdout.read() == ""
+
+
 @pytest.mark.parametrize(
     ("rank", "world", "message"),
     [("0", "3", r"3 processes for 2 \(stages times replicas.*start 2"), ("x", "2", "RANK = 'x' is no whole number")],

@@ -102,15 +102,19 @@ def test_full_disk_behind_the_file() -> None:
     assert "written to" not in done.stdout
 
 
-def test_ctrl_c_keeps_the_best_schedule(tmp_path: Path) -> None:
-    """Ctrl-C in the search: the best schedule so far is printed and written, it is valid, and the exit code is 0."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_the_best_schedule(number: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C in the search: the best schedule so far is printed and written, it is valid, and the exit code is 0.
+
+    So with SIGTERM, as ``timeout`` and batch systems send it: everything was lost.
+    """
     path = tmp_path / "schedule.json"
     with subprocess.Popen(
         [*ZBOPT, *HARD, "-o", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as program:
         assert program.stderr is not None
         said = program.stderr.readline()  # the first progress, after two seconds of search
-        program.send_signal(signal.SIGINT)
+        program.send_signal(number)
         printed, rest = program.communicate(timeout=300)
     assert program.returncode == 0
     assert re.match(r"zbopt: best \d+, bound \d+, gap \d+\.\d\d %, \d+ s", said)

@@ -1,7 +1,7 @@
 """The command line: one verb a step. Results go to stdout, progress and errors to stderr.
 
 Exit codes: 0; 1 for an infeasible instance or an invalid schedule; 2 for a call that could not be done; 130 where
-Ctrl-C came before there was anything to show.
+Ctrl-C, or SIGTERM, came before there was anything to show.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ctrl-C: one press ends what runs; a second one, or one in the middle of a file, loses nothing of what that leaves."""
+"""Ctrl-C: one press ends what runs; a second one, or one in the middle of a file, loses nothing of what that leaves.
+
+SIGTERM does the same: it is how ``timeout`` and batch systems say that time is over.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _ONE_PRESS_S = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
@@ -37,13 +41,16 @@ def ignored() -> Iterator[None]:
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Ctrl-C as ``handler`` has it; outside the main thread, and where it is ignored already, as it was."""
-    before = signal.getsignal(signal.SIGINT)
-    if before in (None, signal.SIG_IGN) or threading.current_thread() is not threading.main_thread():
+    """The signals as ``handler`` has them; outside the main thread, and where one is ignored already, as it was."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, handler)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if before[number] not in (None, signal.SIG_IGN)]
+    for number in heard:
+        signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in heard:
+            signal.signal(number, before[number])

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ def execute(jobs: Sequence[Job], schedule: Schedule | None, *, timeout_s: float)
     if not under_torchrun():
         return launch(jobs, processes, timeout_s=timeout_s)
     _require_world(processes)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun ends its processes by it, and one may wait for another
     from zbopt.replay.worker import run_all  # here, so that what needs no run needs no torch
 
     return run_all(Jobs(jobs=tuple(jobs), timeout_s=timeout_s, results=""))
@@ -173,6 +175,7 @@ def _member(folder: str, rank: int, processes: int) -> None:
     """One process of a run: its output goes to a file, its place into the environment, as torchrun has it."""
     if not Path(folder).is_dir():
         raise SystemExit(1)  # the run was ended while torch was loading, and nobody listens
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     with (Path(folder) / f"rank{rank}.err").open("wb") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
@@ -182,6 +185,13 @@ def _member(folder: str, rank: int, processes: int) -> None:
     from zbopt.replay.worker import main  # here, so that the launching process needs no torch
 
     raise SystemExit(main([str(Path(folder) / "jobs.json")]))
+
+
+def _end_with(parent: BaseProcess | None) -> None:
+    """End this process when the one that launches has gone, killed perhaps: nobody wants its results any more."""
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def patience_ends(failed_at: float, since: float | None, timeout_s: float) -> float:
