@@ -111,7 +111,7 @@ time.sleep(600)
 
 
 def test_bug_members_went_on_without_their_parent() -> None:
-    """A killed replay left its processes, each of them waiting or computing on. Now standard output closes with them."""
+    """A killed replay left its processes, which waited or computed on. Now standard output closes with them."""
     with subprocess.Popen([sys.executable, "-c", ORPHANED], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
