@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -305,6 +307,13 @@ def test_help_has_no_values_for_switches(capsys: pytest.CaptureFixture[str]) -> 
     told = app_of(["import"]).registered_commands[0].help or ""
     assert "chrome-trace: a trace that zbopt export wrote" in told
     assert all("\n" not in paragraph for paragraph in told.split("\n\n"))
+
+
+def test_bug_python_without_docstrings() -> None:
+    """``python -OO`` drops them: there is less help, and everything else works."""
+    call = [sys.executable, "-OO", "-m", "zbopt", "solve", "--stages", "2", "--micro", "2"]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert "makespan            7 ticks" in done.stdout
 
 
 def test_a_flood_of_violations_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

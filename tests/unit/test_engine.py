@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -231,6 +232,19 @@ def test_last_words_are_in_the_error() -> None:
     refused = order(HARD, 600).model_copy(update={"workers": -3})
     with pytest.raises(SolverDiedError, match=r"^the solver's process ended with exit code 1: .*"):
         list(run(refused))
+
+
+def test_bug_no_room_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no file or process left to start it, the call failed by "standard output: Too many open files"."""
+
+    def start(*args: Any, **kwargs: Any) -> Popen:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(engine.subprocess, "Popen", start)
+    result = solve(HARD, time_limit_s=60)
+    assert result.schedule is not None
+    assert validate(HARD, result.schedule).violations == ()
+    assert result.fault == "the solver's process could not be started: Too many open files"
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.4, 1.5])

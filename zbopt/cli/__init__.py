@@ -59,7 +59,7 @@ def app_of(verbs: Iterable[str]) -> typer.Typer:
     for verb in verbs:
         module, name = VERBS[verb].split(":")
         command = getattr(import_module(module), name)
-        app.command(verb, help=_flowing(command.__doc__))(command)
+        app.command(verb, help=_flowing(command.__doc__ or ""))(command)
     return app
 
 

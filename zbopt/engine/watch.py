@@ -44,17 +44,9 @@ def run(order: Order, *, poll_s: float = 0.2) -> Iterator[News | None]:
     Closing the iterator ends the process.
 
     Raises:
-        SolverDiedError: The process crashed or was killed.
+        SolverDiedError: The process crashed or was killed, or could not be started.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", _MODULES[order.engine]],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    process = _started(_MODULES[order.engine])
     try:
         yield from _watch(process, order, poll_s)
     finally:
@@ -65,6 +57,21 @@ def run(order: Order, *, poll_s: float = 0.2) -> Iterator[News | None]:
             with contextlib.suppress(BrokenPipeError):
                 if pipe is not None:
                     pipe.close()
+
+
+def _started(module: str) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    except OSError as error:  # a limit on processes, files or memory
+        raise SolverDiedError(f"the solver's process could not be started: {error.strerror or error}") from None
 
 
 def _watch(process: subprocess.Popen[str], order: Order, poll_s: float) -> Iterator[News | None]:
