@@ -1,0 +1,111 @@
+"""What moves of ops need to know of a step: its ops by number, and the times that an order of all gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zbopt.graph import TaskGraph
+
+Rows = list[list[int]]
+"""For each stage its ops, in order."""
+
+
+class Step:
+    """The ops that run, numbered anew. All lists are by op.
+
+    Args:
+        graph: Task graph of one step without choices, joins between ops of microbatches, or links.
+        tasks: Its tasks that run.
+
+    Attributes:
+        ticks: Time of each op.
+        stage: Its stage.
+        sort: A number for its kind and virtual stage; ops of one sort keep their order.
+        inputs: (op, ticks from its start to the earliest start of this one).
+        outputs: (op, ticks from the start of this one to its earliest start).
+        takes: Memory that the stage loses at its start.
+        gives: Memory that the stage gets back at its end.
+        caps: Memory by stage.
+    """
+
+    def __init__(self, graph: TaskGraph, tasks: Sequence[int]) -> None:
+        self.tasks = tuple(tasks)
+        self.number = number = {i: n for n, i in enumerate(self.tasks)}
+        ops = [graph.tasks[i] for i in self.tasks]
+        sorts = {key: n for n, key in enumerate(dict.fromkeys((op.kind, op.virtual_stage) for op in ops))}
+        self.ticks = [op.duration_ticks for op in ops]
+        self.stage = [op.stage for op in ops]
+        self.sort = [sorts[op.kind, op.virtual_stage] for op in ops]
+        self.inputs: list[list[tuple[int, int]]] = [[] for _ in ops]
+        self.outputs: list[list[tuple[int, int]]] = [[] for _ in ops]
+        for edge in graph.precedences:
+            if edge.before in number and edge.after in number:
+                before, after = number[edge.before], number[edge.after]
+                wait = self.ticks[before] + edge.lag_ticks
+                self.inputs[after].append((before, wait))
+                self.outputs[before].append((after, wait))
+        self.takes, self.gives = [0] * len(ops), [0] * len(ops)
+        for held in graph.residences:
+            if held.first in number and held.last in number:
+                self.takes[number[held.first]] += held.amount
+                self.gives[number[held.last]] += held.amount
+        self.caps = graph.caps or (sum(self.takes),) * graph.instance.stages
+
+    def numbered(self, rows: Sequence[Sequence[int]]) -> Rows:
+        """An order of tasks as one of ops."""
+        return [[self.number[i] for i in row] for row in rows]
+
+    def timed(self, rows: Rows) -> Timed:
+        """The times that an order gives.
+
+        Raises:
+            AssertionError: It contradicts the precedences.
+        """
+        head, tail, before = [0] * len(self.ticks), [0] * len(self.ticks), [-1] * len(self.ticks)
+        for row in rows:
+            for one, other in zip(row, row[1:], strict=False):
+                before[other] = one
+        order = self._order(rows, before)
+        for i in order:
+            previous = before[i]
+            start = head[previous] + self.ticks[previous] if previous >= 0 else 0
+            head[i] = max(start, max((head[j] + wait for j, wait in self.inputs[i]), default=0))
+        for i in reversed(order):
+            tail[i] = max(tail[i], self.ticks[i], max((tail[j] + wait for j, wait in self.outputs[i]), default=0))
+            previous = before[i]
+            if previous >= 0:
+                tail[previous] = self.ticks[previous] + tail[i]
+        return Timed(rows, head, tail, order, max((head[i] + tail[i] for i in order), default=0))
+
+    def _order(self, rows: Rows, before: Sequence[int]) -> list[int]:
+        """Each op after its inputs and the one before it on its stage."""
+        missing = [len(inputs) + (before[i] >= 0) for i, inputs in enumerate(self.inputs)]
+        after = {previous: i for i, previous in enumerate(before) if previous >= 0}
+        ready = [row[0] for row in rows if row and not missing[row[0]]]
+        for i in ready:
+            for j in (*(j for j, _ in self.outputs[i]), *([after[i]] if i in after else ())):
+                missing[j] -= 1
+                if not missing[j]:
+                    ready.append(j)
+        assert len(ready) == len(self.ticks), "the order contradicts the precedences"
+        return ready
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """An order with its times, in ticks.
+
+    Attributes:
+        rows: The order.
+        head: Earliest start of each op.
+        tail: Longest time from there to the end of all.
+        order: A topological order.
+        value: The makespan.
+    """
+
+    rows: Rows
+    head: list[int]
+    tail: list[int]
+    order: list[int]
+    value: int
