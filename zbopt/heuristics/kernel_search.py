@@ -41,6 +41,8 @@ _MOST_PERIOD = 64.0
 """Loads; a block that does not fit by then never will."""
 _NEAR = 1.002
 """A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
+_WORTH = 1.02
+"""A schedule this near to the best is worth telling: from another begin annealing may end lower."""
 _OPS_OF_A_KIND = 20_000
 """Ops to pack of kernels that have the same period: their ends may differ."""
 _VAIN, _VAIN_AT_LOAD = 96, 12
@@ -48,7 +50,7 @@ _VAIN, _VAIN_AT_LOAD = 96, 12
 
 
 def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
-    """After each kernel its schedule, if it is the best of all so far, else ``None``; ends after many in vain.
+    """After each kernel its schedules, if they are near to the best of all so far, or ``None``; ends after many in vain.
 
     Args:
         graph: The task graph. Nothing is found where memory suffices for ZB-V, which rests little at any times, and
@@ -72,13 +74,15 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
         vain += 1
         found = search.next(next(counts))
-        if found is not None and (value := found[0].value(found[1])) < best:
-            best, vain = value, 0
-            yield schedule_in_order("kernels", instance, found[0].steps(found[1]))
+        for packing, starts in found:
+            value = packing.value(starts)
+            if value < best:
+                best, vain = value, 0
+            if value < _WORTH * best:
+                yield schedule_in_order("kernels", instance, packing.steps(starts))
             if instance.optimizer_ticks is None and is_best(value):
                 return
-        else:
-            yield None
+        yield None
 
 
 @dataclass
@@ -98,22 +102,22 @@ class _Search:
         """Whether some stage never rests in the best kernel."""
         return self.period < self.load + 1e-6
 
-    def next(self, count: int) -> tuple[Packing, Starts] | None:
-        """The best packing of a further kernel; ``None`` where that is not near to the best, or is known."""
+    def next(self, count: int) -> list[tuple[Packing, Starts]]:
+        """The packings of a further kernel, the best first; none where it is not near to the best, or is known."""
         try:
             kernel = self.first(count)
             if kernel is None:
-                return None
+                return []
             self.anneal(kernel)
         except OutOfTimeError:
-            return None
+            return []
         period = kernel.period / count
         kind = count, round(kernel.period)
         if period > _NEAR * self.period or self.packed[kind] > _OPS_OF_A_KIND // len(self.graph.tasks):
-            return None
+            return []
         self.packed[kind] += 1
         self.period = min(self.period, period)
-        return min(self.packings(kernel), key=lambda found: found[0].value(found[1]), default=None)
+        return sorted(self.packings(kernel), key=lambda found: found[0].value(found[1]))
 
     def first(self, count: int) -> Kernel | None:
         """The best of some random blocks, repeated ``count`` times."""
