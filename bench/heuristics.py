@@ -15,8 +15,9 @@ from typing import Any
 from zbopt.bounds import lower_bound
 from zbopt.heuristics import HEURISTICS
 from zbopt.instance import Instance
+from zbopt.limits import Limits
 from zbopt.metrics import figures
-from zbopt.portfolio import Limits, _Solve
+from zbopt.portfolio import _Solve
 
 TIMES = {"forward_ticks": 10, "backward_ticks": 11, "weight_ticks": 8}
 

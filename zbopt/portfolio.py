@@ -10,20 +10,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from queue import SimpleQueue
 
 from zbopt.bounds import lower_bound
-from zbopt.engine.order import Order
+from zbopt.engine.order import Order, Word
 from zbopt.engine.reach import require_modelled
-from zbopt.engine.watch import SolverDiedError, run
+from zbopt.engine.watch import Beside, SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError, best_first
-from zbopt.heuristics.kernel_search import kernels
+from zbopt.heuristics.improving import improved
 from zbopt.heuristics.list_schedule import first_schedule
 from zbopt.heuristics.patience import OutOfTimeError, bounded, limited
-from zbopt.heuristics.shake import shaken
 from zbopt.instance import Instance, Objective
 from zbopt.iterations import all_iterations, first_iteration, one_iteration
+from zbopt.limits import DEFAULT_TIME_LIMIT_S, Limits
 from zbopt.metrics import value_of
 from zbopt.repeat import find_run, lengthened, shortened
 from zbopt.result import Bound, Infeasible, NamedValue, Progress, Result, infeasible
@@ -33,8 +34,6 @@ from zbopt.validator import validate
 
 log = logging.getLogger(__name__)
 
-DEFAULT_TIME_LIMIT_S = 60.0
-
 _HEURISTICS_SHARE = 0.5
 """Of the time: after it no further heuristic begins, and those that search stop with what they have."""
 _QUESTIONS_A_S, _EVENTS_A_QUESTION = 250, 100
@@ -43,47 +42,14 @@ _OPS_TO_HURRY = 20_000
 """Where there are more, any heuristic may take seconds: one schedule comes first, as fast as can be."""
 _GRAPH_AS_LONG_AS = 2.0
 """To build a task graph takes so many times as long as such a schedule does."""
-_TELL_EVERY_S = 1.0
-_OPS_WORTH_SHAKING, _MOST_OPS_TO_SHAKE = 150, 6_000
-"""Where there are fewer, CP-SAT is the better search; of long steps that repeat, only these."""
-_MOST_OPS_OF_KERNELS = 50_000
-"""Longer steps take long to pack."""
-_KERNELS_SHARE, _SHAKING_SHARE = 0.4, 0.75
-"""Of the time: after it no further kernel, and no more shaking."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a solve may use; the parts are those of ``solve``.
-
-    Raises:
-        ValueError: One is out of range, or the engine cannot keep it.
-    """
-
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    workers: int | None = None
-    seed: int = 0
-    deterministic: bool = False
-    engine: Engine = Engine.CP_SAT
-
-    def __post_init__(self) -> None:
-        if not 0 < self.time_limit_s < 10**7:
-            raise ValueError(f"time_limit_s = {self.time_limit_s:g}: give more than 0 and less than 10 million seconds")
-        if self.workers is not None and not 1 <= self.workers <= 1024:
-            raise ValueError(f"workers = {self.workers}: give 1 to 1024, or none for all processors")
-        if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed = {self.seed}: give 0 to {2**31 - 1}")
-        if self.engine is Engine.MILP and self.deterministic:
-            raise ValueError("deterministic: milp counts no deterministic time; leave it out, or take cp-sat")
-        if self.engine is Engine.MILP and (self.workers or 1) > 1:
-            raise ValueError(f"workers = {self.workers}: milp runs on one thread; leave workers out, or take cp-sat")
-
-    @property
-    def threads(self) -> int:
-        """Workers of the search."""
-        if self.deterministic or self.engine is Engine.MILP:
-            return 1
-        return self.workers or len(os.sched_getaffinity(0))
+_TELL_EVERY_S, _TELL_NONE_EVERY_S = 1.0, 0.2
+"""While this process works, while it waits."""
+_ALONE_S = 1.0
+"""Improving may meet the bound so soon: an engine is begun only after that."""
+_OPS_WORTH_IMPROVING, _MOST_OPS_TO_IMPROVE = 150, 50_000
+"""Where there are fewer, CP-SAT is the better search; longer steps take long to pack."""
+_KERNELS_SHARE, _IMPROVING_SHARE = 0.25, 0.6
+"""Of the time: after it no further kernel, and where no worker is left for an engine meanwhile, no more improving."""
 
 
 def solve(
@@ -137,6 +103,7 @@ class _Solve:
     interrupted: bool = False
     fault: str | None = None
     doing: str = ""
+    words: SimpleQueue[Word | None] = field(default_factory=SimpleQueue)
     history: list[Progress] = field(default_factory=list)
 
     def run(self) -> Result:
@@ -147,7 +114,7 @@ class _Solve:
                     self.prove(lower_bound(self.instance))
                 self.try_heuristics()
                 if not self.closed() and self.best is not None and self.has_time_for_graph(1.0):
-                    self.search()
+                    self.search(self.improving())
             except KeyboardInterrupt:
                 self.interrupted = True
         return self.result(reason)
@@ -181,6 +148,11 @@ class _Solve:
         progress = Progress(self.told_at_s, self.value, self.bound.value, self.doing)
         self.on_progress(progress)
         return progress
+
+    def tell_now_and_then(self) -> None:
+        """Show that time passes."""
+        if self.elapsed_s() > self.told_at_s + _TELL_NONE_EVERY_S:
+            self.tell()
 
     def prove(self, bound: Bound) -> None:
         if bound.value > self.bound.value:
@@ -238,11 +210,19 @@ class _Solve:
             if self.best is None:  # Nothing repeats in any short step, or time is over: the whole one always has one.
                 self.doing = "heuristic list"
                 self.offer_heuristic("list", HEURISTICS["list"](self.instance))
-        if self.ops <= _MOST_OPS_OF_KERNELS:
-            self.improve("looking for kernels", _KERNELS_SHARE, lambda best: kernels(self.graph, self.limits.seed))
-        if short is None or self.ops <= _MOST_OPS_TO_SHAKE:
-            shake = "shaking the best schedule"
-            self.improve(shake, _SHAKING_SHARE, lambda best: shaken(best, self.graph, self.limits.seed))
+
+    @property
+    def is_worth_improving(self) -> bool:
+        """Several virtual stages a stage, and not few ops: there engines are weak."""
+        several = self.instance.virtual_stages > self.instance.stages
+        return several and _OPS_WORTH_IMPROVING <= self.ops <= _MOST_OPS_TO_IMPROVE
+
+    @property
+    def is_shared(self) -> bool:
+        """One worker improves while the others are the engine's."""
+        limits = self.limits
+        engine = limits.engine is Engine.CP_SAT and self.instance.overlapped_ticks is None
+        return engine and limits.threads > 1 and self.is_worth_improving
 
     @property
     def ops(self) -> int:
@@ -270,23 +250,26 @@ class _Solve:
         if self.value != before and self.value is not None:
             self.best_heuristic = NamedValue(name, self.value)
 
-    def improve(self, doing: str, share: float, search: Callable[[Schedule], Iterator[Schedule | None]]) -> None:
-        """Search where engines are weak: several virtual stages a stage, and not few ops; until a share of the time."""
-        several = self.instance.virtual_stages > self.instance.stages
-        worth = several and self.ops >= _OPS_WORTH_SHAKING and not self.closed()
-        if self.best is None or not worth or not self.has_time_for_graph(share):
+    def improving(self) -> Iterator[None]:
+        """Search for a better schedule where that is worth while, a piece at a time."""
+        share = 1.0 if self.is_shared else _IMPROVING_SHARE
+        if not self.is_worth_improving or self.best is None:
             return
-        self.doing = doing
+        enough, over = (partial(self.out_of_patience, part) for part in (share * _KERNELS_SHARE, share))
+        search = improved(self.best, self.graph, self.limits.seed, enough)
         try:
-            with limited(lambda: self.out_of_patience(share)), bounded(self.bound.value):
-                for schedule in search(self.best):
-                    if schedule is not None:
-                        self.questions += len(schedule.events) // _EVENTS_A_QUESTION
-                        self.offer(schedule)
-                    if self.closed() or self.out_of_patience(share):
-                        return
-        except NotApplicableError as reason:
-            log.info("%s", reason)
+            while not self.closed() and not over():
+                with limited(over), bounded(self.bound.value):
+                    self.doing, schedule = next(search)
+                if schedule is not None:
+                    self.questions += len(schedule.events) // _EVENTS_A_QUESTION
+                    before = self.value
+                    self.offer(schedule)
+                    if self.value != before:
+                        self.words.put(Word(value=self.value, starts=starts_of(self.graph, self.best)))
+                yield
+        except (NotApplicableError, StopIteration) as reason:
+            log.info("no further improving: %s", reason)
 
     def repeated(self, short: Schedule) -> Schedule | None:
         """The whole step from a schedule of a short one; ``None`` where that has no repeating middle."""
@@ -305,18 +288,30 @@ class _Solve:
         found = schedule_of(self.graph, starts, Provenance(source=self.limits.engine.value, versions=versions()))
         return all_iterations(found, self.instance) if self.instance.objective is Objective.PERIOD else found
 
-    def search(self) -> None:
-        """The engine in a process of its own, until it is done, the time is over, or it dies.
+    def search(self, improving: Iterator[None]) -> None:
+        """Improve here and let the engine search in a process of its own, at once where there are workers for both.
 
-        No engine chooses which F and BW run as one op: where some may, the best heuristic is the answer.
+        No engine chooses which F and BW run as one op: where some may, the best schedule found here is the answer.
         """
+        alone_s = _ALONE_S if self.is_shared else float("inf")
+        began_s = self.elapsed_s()
+        for _ in improving:
+            if self.elapsed_s() > began_s + alone_s:
+                break
         if self.instance.overlapped_ticks is not None:
             log.info("overlapped_ticks: no engine searches; the answer is the best heuristic")
-            return
+        elif not self.closed():
+            self.run_engine(improving)
+        for _ in improving:
+            pass
+
+    def run_engine(self, improving: Iterator[None]) -> None:
+        """Take what the engine finds and proves until it is done, the time is over, or it dies."""
+        self.words = SimpleQueue()
         try:
-            for news in run(self.order(self.graph)):
+            for news in run(self.order(self.graph), Beside(improving, self.words)):
                 if news is None:
-                    self.tell()
+                    self.tell_now_and_then()
                 elif news.starts is not None:
                     self.offer(self.answered(news.starts))
                 elif news.bound is not None:
@@ -343,6 +338,7 @@ class _Solve:
             proved_by=self.bound.proved_by,
             time_limit_s=max(0.1, left),
             workers=limits.threads,
+            busy=int(self.is_shared),
             seed=limits.seed,
             deterministic=limits.deterministic,
             memory_limit_mb=_memory_limit_mb(),

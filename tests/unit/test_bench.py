@@ -24,7 +24,7 @@ from zbopt.bench import (
 from zbopt.bench import run as bench_run
 from zbopt.cli import run
 from zbopt.instance import Instance, Objective, write_instance
-from zbopt.portfolio import Limits
+from zbopt.limits import Limits
 from zbopt.result import Bound, Result
 from zbopt.schedule import Engine, Provenance, Schedule, Status, versions
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from zbopt.bench.locks import one_by_one
 from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
 from zbopt.instance import Objective
-from zbopt.portfolio import Limits
+from zbopt.limits import Limits
 from zbopt.schedule import Engine, Status, versions
 
 BEST_KNOWN = "best_known.csv"

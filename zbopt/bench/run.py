@@ -14,7 +14,8 @@ from zbopt.bench.files import append_result, asked_of, instance_files, read_best
 from zbopt.bench.locks import alone
 from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
 from zbopt.instance import Instance, Objective, read_instance
-from zbopt.portfolio import Limits, solve
+from zbopt.limits import Limits
+from zbopt.portfolio import solve
 from zbopt.result import Progress, Result
 from zbopt.schedule import Engine, Status
 

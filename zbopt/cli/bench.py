@@ -20,7 +20,7 @@ from zbopt.cli.flags import EngineFlag, JsonFlag, ObjectiveFlag, SearchFlags
 from zbopt.cli.options import switch
 from zbopt.flag_records import takes
 from zbopt.instance import Objective
-from zbopt.portfolio import Limits
+from zbopt.limits import Limits
 from zbopt.report.record import Record
 from zbopt.report.words import percent, table
 from zbopt.result import Progress

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 
 from zbopt.cpsat.scale import Scale
-from zbopt.engine.order import Order
+from zbopt.engine.order import Order, Word
 from zbopt.engine.serve import News, serve
 from zbopt.graph import expand
 from zbopt.result import Bound
@@ -46,6 +46,14 @@ def _search(order: Order, news: News) -> None:
     def found(value: int, starts: Mapping[int, int]) -> None:
         news.found(value * scale.ticks, {i: start * scale.ticks for i, start in starts.items()})
 
+    def heard() -> Iterator[Word]:
+        for word in news.heard():
+            if word.value is not None and word.starts is not None:
+                starts = {i: start // scale.ticks for i, start in word.starts.items()}
+                yield word.model_copy(update={"value": word.value // scale.ticks, "starts": starts})
+            else:
+                yield word
+
     Search(
         graph=expand(scale.instance),
         starts={i: start // scale.ticks for i, start in order.starts.items()},
@@ -55,6 +63,8 @@ def _search(order: Order, news: News) -> None:
         found=found,
         proved=lambda bound: news.proved(Bound(bound.value * scale.ticks, bound.proved_by)),
         doing=news.doing,
+        heard=heard,
+        busy=order.busy,
     ).run()
 
 

@@ -9,7 +9,7 @@ without objective badly (bench/README.md).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +29,7 @@ from zbopt.cpsat.neighbourhood import Neighbourhoods
 from zbopt.cpsat.periodic import PeriodicFormulation, Shape, shape
 from zbopt.cpsat.question import Answer, Question, Reply, ask
 from zbopt.cpsat.topic import Improving, Topic
+from zbopt.engine.order import Word
 from zbopt.graph import Key, TaskGraph
 from zbopt.instance import Kind, Objective
 from zbopt.memory import chooses
@@ -40,7 +41,13 @@ _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
 
 _GROWING_SHARE = 0.4
-"""Of the time left: layers of states grow no longer."""
+"""Of the time left: layers of states grow no longer, unless the bound has risen lately."""
+
+_LATELY = 3.0
+"""A bound that has risen after some time has risen lately until so many times as much is over."""
+
+_LISTEN_S = 0.5
+"""How often to look at what layers have proved so far, and at what the caller says."""
 
 _FEW_TASKS = 1000
 """Tasks of a step that is as soon found whole as by way of a shorter one that repeats."""
@@ -75,7 +82,8 @@ class Call:
 class Search:
     """The state of one search. ``found`` is told each better schedule, ``proved`` each better bound.
 
-    ``value`` and ``bound`` are in ticks; ``starts`` belong to ``value``.
+    ``value`` and ``bound`` are in ticks; ``starts`` belong to ``value``. ``heard`` gives what the caller says
+    meanwhile, who uses ``busy`` of the budget's workers himself.
     """
 
     graph: TaskGraph
@@ -86,6 +94,8 @@ class Search:
     found: Callable[[int, Mapping[int, int]], None]
     proved: Callable[[Bound], None]
     doing: Callable[[str], None]
+    heard: Callable[[], Iterable[Word]] = tuple
+    busy: int = 0
     calls: dict[Future[Reply], Call] = field(default_factory=dict)
     growing: dict[Future[bool], Crossings | Valley] = field(default_factory=dict)
     ended: Event = field(default_factory=Event)
@@ -103,7 +113,8 @@ class Search:
                     if not self.calls and not self.growing:
                         return
                     running: list[Future[Any]] = [*self.calls, *self.growing]
-                    wait(running, return_when=FIRST_COMPLETED)
+                    wait(running, None if self.budget.deterministic else _LISTEN_S, FIRST_COMPLETED)
+                    self.listen()
                     for grown in [future for future in self.growing if future.done()]:
                         grown.result()
                         topics[:0] = self.hear_grown(self.growing.pop(grown))
@@ -119,7 +130,7 @@ class Search:
         """Threads for further questions; none on a long step while layers grow: they tell what to ask."""
         if self.growing and len(self.graph.tasks) > _MOST_TASKS:
             return 0
-        return self.budget.workers - len(self.calls) - len(self.growing)
+        return max(1, self.budget.workers - self.busy) - len(self.calls) - len(self.growing)
 
     def start_growing(self, threads: ThreadPoolExecutor) -> None:
         """Let layers of states grow beside the first questions, where they say something."""
@@ -130,13 +141,36 @@ class Search:
         if growing is None:
             return
         self.doing(f"bound from {'crossings' if isinstance(growing, Crossings) else 'the valley'}")
-        least_left_s = (1 - _GROWING_SHARE) * self.budget.left_s()
+        self.growing[threads.submit(growing.grow, self._stop(growing))] = growing
+
+    def _stop(self, growing: Crossings | Valley) -> Callable[[], bool]:
+        """Whether ``growing`` has had its time: a share, and more while it still proves something."""
+        all_s, rose_s, known = self.budget.left_s(), 0.0, self.bound.value
 
         def stop() -> bool:
-            seconds = growing.expanded / growing.states_a_second if self.budget.deterministic else 0.0
-            return self.ended.is_set() or self.over() or self.budget.left_s() - seconds < least_left_s
+            nonlocal rose_s, known
+            counted_s = growing.expanded / growing.states_a_second if self.budget.deterministic else 0.0
+            spent_s = all_s - self.budget.left_s() + counted_s
+            if isinstance(growing, Valley) and growing.floor > known:
+                rose_s, known = spent_s, growing.floor
+            late = spent_s > max(_GROWING_SHARE * all_s, min(all_s, _LATELY * rose_s))
+            return self.ended.is_set() or self.over() or late
 
-        self.growing[threads.submit(growing.grow, stop)] = growing
+        return stop
+
+    def listen(self) -> None:
+        """Take what layers have proved so far, and what the caller says."""
+        if self.budget.deterministic:
+            return
+        for word in self.heard():
+            if word.busy is not None:
+                self.busy = word.busy
+            if word.value is not None and word.starts is not None and word.value < self.value:
+                self.value, self.starts = word.value, word.starts
+        for growing in self.growing.values():
+            if isinstance(growing, Valley):
+                growing.roof = min(growing.roof, self.value)
+                self.raise_bound(growing.floor, growing.bound().proved_by)
 
     def hear_grown(self, growing: Crossings | Valley) -> list[Topic]:
         """Take what the layers prove; what to ask now that their order is known."""

@@ -9,7 +9,11 @@ from zbopt.schedule import Engine
 
 
 class Order(BaseModel):
-    """What the parent asks for. ``starts`` is a valid schedule by task, in ticks, with objective ``value``."""
+    """What the parent asks for.
+
+    ``starts`` is a valid schedule by task, in ticks, with objective ``value``. Of the ``workers`` the parent itself
+    needs ``busy`` at first.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -21,6 +25,17 @@ class Order(BaseModel):
     proved_by: str
     time_limit_s: float
     workers: int
+    busy: int = 0
     seed: int
     deterministic: bool
     memory_limit_mb: int
+
+
+class Word(BaseModel):
+    """What the parent says while the engine runs: a better schedule, or how many workers it needs from now on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    value: int | None = None
+    starts: dict[int, int] | None = None
+    busy: int | None = None

@@ -1,4 +1,4 @@
-"""The child's side: an order on stdin, news on stdout, one JSON object a line.
+"""The child's side: an order and then words on stdin, news on stdout, one JSON object a line.
 
 An engine runs in a process of its own and not in the caller's, so that a crash, a kill or a lack of memory costs
 nothing that was found before: the parent holds every schedule and bound that has been sent.
@@ -9,21 +9,36 @@ from __future__ import annotations
 import gc
 import json
 import os
+import queue
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import TextIO
 
-from zbopt.engine.order import Order
+from zbopt.engine.order import Order, Word
 from zbopt.result import Bound
 
 
 class News:
-    """Sends what an engine learns, in ticks of the order's instance, to the parent."""
+    """Sends what an engine learns, in ticks of the order's instance, to the parent, and takes what that says."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: TextIO | None = None) -> None:
         self._out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints must not mix with the news
+        self._words: queue.SimpleQueue[str] = queue.SimpleQueue()
+        if words is not None:
+            threading.Thread(target=self._listen, args=(words,), daemon=True).start()
+
+    def _listen(self, words: TextIO) -> None:
+        for line in words:
+            self._words.put(line)
+
+    def heard(self) -> Iterator[Word]:
+        """What the parent has said since it was last asked for."""
+        while not self._words.empty():
+            yield Word.model_validate_json(self._words.get())
 
     def _send(self, **news: object) -> None:
         self._out.write(json.dumps(news) + "\n")
@@ -52,9 +67,10 @@ def serve(engine: Callable[[Order, News], None]) -> None:
     gc.set_threshold(100_000)  # a model is many small objects, and hardly any garbage
     for number in (signal.SIGINT, signal.SIGTERM):  # what a terminal or a batch system sends to all is the parent's
         signal.signal(number, signal.SIG_IGN)
-    order = Order.model_validate_json(sys.stdin.readline())
+    words = os.fdopen(os.dup(sys.stdin.fileno()))  # of its own: a thread waits there when Python ends, and holds it
+    order = Order.model_validate_json(words.readline())
     _limit_memory(order.memory_limit_mb)
-    news = News()
+    news = News(words)
     engine(order, news)
     news.done()
 

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
-from zbopt.engine.order import Order
+from zbopt.engine.order import Order, Word
 from zbopt.result import Bound
 from zbopt.schedule import Engine
 
@@ -22,6 +22,9 @@ _MODULES = {Engine.CP_SAT: "zbopt.cpsat.child", Engine.MILP: "zbopt.milp"}
 
 GRACE_S = 1.0
 """How long the child may overrun its time before it is ended: building a model heeds no clock. Nothing sent is lost."""
+
+
+_END = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +41,33 @@ class SolverDiedError(RuntimeError):
     """The solver's process ended before it was done; the message says how."""
 
 
-def run(order: Order, *, poll_s: float = 0.2) -> Iterator[News | None]:
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What the parent does itself while an engine runs: ``work`` piece by piece, and the ``words`` it has for it."""
+
+    work: Iterator[object]
+    words: queue.SimpleQueue[Word | None] = field(default_factory=queue.SimpleQueue)
+
+
+def run(order: Order, beside: Beside | None = None, *, poll_s: float = 0.2) -> Iterator[News | None]:
     """News of a search in a process of its own; ``None`` at least every ``poll_s`` while there are none.
 
     Closing the iterator ends the process.
+
+    Args:
+        order: What the engine is asked.
+        beside: Work for this process, of which a piece is done wherever there are no news, with a ``None`` after each.
+        poll_s: Seconds to wait for news where there is no work.
 
     Raises:
         SolverDiedError: The process crashed or was killed, or could not be started.
     """
     process = _started(_MODULES[order.engine])
+    beside = beside or Beside(iter(()))
     try:
-        yield from _watch(process, order, poll_s)
+        yield from _watch(process, order, beside, poll_s)
     finally:
+        beside.words.put(None)
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -74,7 +92,7 @@ def _started(module: str) -> subprocess.Popen[str]:
         raise SolverDiedError(f"the solver's process could not be started: {error.strerror or error}") from None
 
 
-def _watch(process: subprocess.Popen[str], order: Order, poll_s: float) -> Iterator[News | None]:
+def _watch(process: subprocess.Popen[str], order: Order, beside: Beside, poll_s: float) -> Iterator[News | None]:
     lines: queue.Queue[str | None] = queue.Queue()
     errors: list[str] = []
     assert process.stdout is not None
@@ -82,13 +100,17 @@ def _watch(process: subprocess.Popen[str], order: Order, poll_s: float) -> Itera
     assert process.stdin is not None
     threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
     threading.Thread(target=_collect, args=(process.stderr, errors), daemon=True).start()
-    threading.Thread(target=_give, args=(process.stdin, order), daemon=True).start()
+    threading.Thread(target=_give, args=(process.stdin, order, beside.words), daemon=True).start()
     # Deterministic time runs slower or faster than the clock, so it gets no watchdog of this kind.
     deadline = None if order.deterministic else time.monotonic() + order.time_limit_s + GRACE_S
+    working = order.busy > 0
     while True:
         try:
-            line = lines.get(timeout=poll_s)
+            line = lines.get_nowait() if working else lines.get(timeout=poll_s)
         except queue.Empty:
+            if working and next(beside.work, _END) is _END:
+                working = False
+                beside.words.put(Word(busy=0))
             if deadline is not None and time.monotonic() > deadline:
                 return
             yield None
@@ -117,10 +139,13 @@ def _collect(pipe: IO[str], errors: list[str]) -> None:
         return
 
 
-def _give(pipe: IO[str], order: Order) -> None:
+def _give(pipe: IO[str], order: Order, words: queue.SimpleQueue[Word | None]) -> None:
     try:
-        pipe.write(order.model_dump_json() + "\n")
-        pipe.flush()
+        said: Order | Word | None = order
+        while said is not None:
+            pipe.write(said.model_dump_json() + "\n")
+            pipe.flush()
+            said = words.get()
     except (BrokenPipeError, ValueError):  # the child is gone; its silence is reported where its news are read
         return
 

@@ -50,7 +50,7 @@ _VAIN, _VAIN_AT_LOAD = 96, 12
 
 
 def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
-    """After each kernel its schedules, if they are near to the best of all so far, or ``None``; ends after many in vain.
+    """Schedules of each kernel that are near to the best of all so far, then ``None``; ends after many in vain.
 
     Args:
         graph: The task graph. Nothing is found where memory suffices for ZB-V, which rests little at any times, and

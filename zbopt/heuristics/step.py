@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from zbopt.graph import TaskGraph
 
@@ -64,7 +65,7 @@ class Step:
         """
         head, tail, before = [0] * len(self.ticks), [0] * len(self.ticks), [-1] * len(self.ticks)
         for row in rows:
-            for one, other in zip(row, row[1:], strict=False):
+            for one, other in pairwise(row):
                 before[other] = one
         order = self._order(rows, before)
         for i in order:

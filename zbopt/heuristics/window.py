@@ -132,9 +132,7 @@ class Window:
 
     def _passed(self, op: int, steps: int) -> list[int]:
         """The ops that ``op`` passes, the nearest first."""
-        onward, linked, sign = (
-            (self.after, self.targets[op], 1) if steps > 0 else (self.before, self.sources[op], -1)
-        )
+        onward, linked, sign = (self.after, self.targets[op], 1) if steps > 0 else (self.before, self.sources[op], -1)
         takes, gives, live, sort, count = self.takes, self.gives, self.live, self.sort, self.count
         room, kind, level, takes_any = self.caps[self.stage[op]], sort[op], live[op], takes[op] > 0
         shift = sign * (gives[op] - takes[op])

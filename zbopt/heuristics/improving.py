@@ -1,0 +1,63 @@
+"""Search for a better schedule from one that is there: kernels where they apply, else shaking; then annealing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from zbopt.graph import TaskGraph
+from zbopt.heuristics.anneal import annealed
+from zbopt.heuristics.build import NotApplicableError
+from zbopt.heuristics.kernel_search import kernels
+from zbopt.heuristics.shake import shaken
+from zbopt.schedule import Schedule
+
+log = logging.getLogger(__name__)
+
+_MOST_OPS_TO_SHAKE = 6_000
+"""Longer steps take too long to pack each time."""
+_SHAKES = 60
+"""Shakes in a row without a better schedule after which annealing is the better search."""
+_MOST_STARTS = 24
+"""Schedules from which annealing begins."""
+
+
+def improved(
+    schedule: Schedule, graph: TaskGraph, seed: int, enough: Callable[[], bool]
+) -> Iterator[tuple[str, Schedule | None]]:
+    """What is done, and after each piece of it a schedule that may be better, or ``None``.
+
+    Args:
+        schedule: Where to begin; of ``graph``'s instance.
+        graph: The task graph.
+        seed: Of all random choices.
+        enough: Whether kernels have had their time.
+
+    Raises:
+        NotApplicableError: More than the ops of one step has to be placed, or activations are dropped.
+    """
+    found = [schedule]
+    with suppress(NotApplicableError):
+        for better in kernels(graph, seed):
+            found += [better] if better is not None else []
+            yield "looking for kernels", better
+            if enough():
+                break
+    vain = 0 if len(found) == 1 and len(graph.tasks) <= _MOST_OPS_TO_SHAKE else _SHAKES
+    shakes = shaken(schedule, graph, seed)
+    while vain < _SHAKES:
+        better = next(shakes, None)
+        found, vain = ([better], 0) if better is not None else (found, vain + 1)
+        yield "shaking the best schedule", better
+    try:
+        for better in annealed(sorted(found, key=_value)[:_MOST_STARTS], graph, seed):
+            yield "annealing the best schedules", better
+    except NotApplicableError as reason:
+        log.info("%s", reason)
+        for better in shakes:
+            yield "shaking the best schedule", better
+
+
+def _value(schedule: Schedule) -> int:
+    return schedule.provenance.value or 0
