@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import accumulate, islice
 from random import Random
 
 import pytest
@@ -10,7 +10,7 @@ from uneven import uneven
 
 from zbopt import portfolio
 from zbopt.graph import expand
-from zbopt.heuristics import HEURISTICS, NotApplicableError
+from zbopt.heuristics import HEURISTICS, NotApplicableError, improving
 from zbopt.heuristics.kernel import Kernel
 from zbopt.heuristics.kernel_search import kernels
 from zbopt.heuristics.patience import limited
@@ -76,14 +76,15 @@ def test_a_move_that_takes_too_long_is_undone() -> None:
 
 
 @pytest.mark.parametrize("cap", [1, 2])
-def test_each_schedule_is_valid_and_better(cap: int) -> None:
-    """The seed decides all."""
+def test_each_schedule_is_valid_and_near_to_the_best(cap: int) -> None:
+    """Within 2 % of the best so far. The seed decides all."""
     instance = uneven(3, 8, cap, "v")
     found = _found(instance, seed=0)
     values = [schedule.provenance.value for schedule in found]
     assert found
     assert all(validate(instance, schedule).valid for schedule in found)
-    assert values == sorted(set(values), key=lambda value: -(value or 0))
+    best = list(accumulate((value or 0 for value in values), min))
+    assert all((value or 0) <= 1.02 * least for value, least in zip(values, best, strict=True))
     assert [schedule.events for schedule in _found(instance, seed=0)] == [schedule.events for schedule in found]
 
 
@@ -114,9 +115,9 @@ def test_other_placements_are_refused() -> None:
 
 
 def test_solve_looks_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an engine and without shaking `solve` goes below every heuristic by kernels alone."""
-    monkeypatch.setattr(portfolio, "run", lambda order: iter(()))
-    monkeypatch.setattr(portfolio, "shaken", lambda *args: iter(()))
+    """Without an engine and without annealing `solve` goes below every heuristic by kernels alone."""
+    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    monkeypatch.setattr(improving, "annealed", lambda *args: iter(()))
     result = solve(uneven(4, 32, 2, "v"), time_limit_s=6, deterministic=True)
     assert result.best_heuristic is not None
     assert result.value is not None

@@ -13,7 +13,7 @@ import pytest
 
 from zbopt import portfolio
 from zbopt.engine.order import Order
-from zbopt.engine.watch import GRACE_S, News
+from zbopt.engine.watch import GRACE_S, Beside, News
 from zbopt.instance import Instance
 from zbopt.portfolio import solve
 from zbopt.result import Bound, Progress, Result, infeasible
@@ -254,7 +254,7 @@ def test_ctrl_c_of_a_terminal() -> None:
 def test_what_the_validator_rejects_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that claims an impossible schedule: the heuristic's stays, with the bound proved before."""
 
-    def lying(order: Order) -> Iterator[News]:
+    def lying(order: Order, beside: Beside) -> Iterator[News]:
         yield News(value=1, starts=dict.fromkeys(order.starts, 0))
 
     monkeypatch.setattr(portfolio, "run", lying)
@@ -267,7 +267,7 @@ def test_what_the_validator_rejects_is_no_result(monkeypatch: pytest.MonkeyPatch
 def test_wrong_bound_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument that claims more than a valid schedule takes is not believed, and the result says so."""
     monkeypatch.setattr(portfolio, "lower_bound", lambda instance: Bound(28, "bound:wrong"))
-    monkeypatch.setattr(portfolio, "run", lambda order: iter(()))
+    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
     result = solve(Instance.uniform(stages=4, microbatches=8, memory_cap=4))
     assert (result.status, result.value, result.bound.value) == (Status.FEASIBLE, 27, 0)
     assert result.fault is not None

@@ -7,13 +7,11 @@ from itertools import islice
 import pytest
 from uneven import uneven
 
-from zbopt import portfolio
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS, NotApplicableError
 from zbopt.heuristics.patience import limited
 from zbopt.heuristics.shake import shaken
 from zbopt.instance import Drop, Instance
-from zbopt.portfolio import solve
 from zbopt.schedule import Schedule
 from zbopt.validator import validate
 
@@ -60,17 +58,6 @@ def test_activations_that_are_dropped_are_refused() -> None:
     start = HEURISTICS["list"](instance)
     with pytest.raises(NotApplicableError, match="shake: it keeps activations"):
         next(shaken(start, expand(instance), 0))
-
-
-def test_solve_shakes_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an engine `solve` still goes below its best heuristic, 653 ticks for `v-auto`."""
-    monkeypatch.setattr(portfolio, "run", lambda order: iter(()))
-    result = solve(uneven(4, 8, 2, "v"), time_limit_s=10, deterministic=True)
-    assert result.best_heuristic is not None
-    assert result.value is not None
-    assert result.value < result.best_heuristic.value
-    assert result.schedule is not None
-    assert result.schedule.provenance.source == "heuristic:shake"
 
 
 @pytest.mark.parametrize("barrier", ["global", "post_validation"])

@@ -1,0 +1,198 @@
+"""Moves of single ops in a window of a step, told by the ops around them alone; what annealing by them finds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from itertools import islice
+from random import Random
+
+import pytest
+
+from zbopt import portfolio
+from zbopt.graph import TaskGraph, expand
+from zbopt.heuristics import HEURISTICS, NotApplicableError, improving
+from zbopt.heuristics.anneal import annealed
+from zbopt.heuristics.improving import improved
+from zbopt.heuristics.patience import limited
+from zbopt.heuristics.step import Rows, Step, Timed
+from zbopt.heuristics.window import Window
+from zbopt.instance import Drop, Instance
+from zbopt.portfolio import solve
+from zbopt.schedule import Schedule
+from zbopt.timing import earliest_starts, stage_orders, starts_of
+from zbopt.validator import validate
+
+
+def _instance(placement: str, cap: int | None, *, microbatches: int = 8, **fields: object) -> Instance:
+    return Instance.uniform(
+        stages=4,
+        microbatches=microbatches,
+        forward_ticks=10,
+        backward_ticks=11,
+        weight_ticks=8,
+        comm_ticks=1,
+        memory_cap=cap,
+        weight_share=Fraction(1, 3),
+        placement=placement,
+        virtual=2,
+    ).model_copy(update=fields)
+
+
+def _step(instance: Instance) -> tuple[TaskGraph, list[list[int]], Step, Timed]:
+    graph = expand(instance)
+    rows = stage_orders(graph, starts_of(graph, HEURISTICS["list"](instance)))
+    step = Step(graph, [i for row in rows for i in row])
+    return graph, rows, step, step.timed(step.numbered(rows))
+
+
+def test_times_are_those_of_the_order() -> None:
+    """Starts as `timing` has them; no path through an op is longer than the makespan, and one is as long."""
+    graph, rows, step, timed = _step(_instance("v", 2))
+    earliest = earliest_starts(graph, rows)
+    assert [earliest[i] for i in step.tasks] == timed.head
+    through = [head + tail for head, tail in zip(timed.head, timed.tail, strict=True)]
+    assert max(through) == timed.value
+    assert timed.value == max(earliest[i] + graph.tasks[i].duration_ticks for i in earliest)
+
+
+def test_orders_that_contradict_each_other_are_refused() -> None:
+    """B before F of the same microbatch."""
+    _, _, step, timed = _step(_instance("v", 2))
+    with pytest.raises(AssertionError, match="contradicts the precedences"):
+        step.timed([row[::-1] for row in timed.rows])
+
+
+def _holds(step: Step, rows: Rows) -> bool:
+    """Whether memory suffices: what is held while each op runs, and after it."""
+    for stage, row in enumerate(rows):
+        held = 0
+        for i in row:
+            if step.takes[i] and held + step.takes[i] > step.caps[stage]:
+                return False
+            held += step.takes[i] - step.gives[i]
+    return True
+
+
+@pytest.mark.parametrize(("placement", "cap"), [("v", 2), ("v", None), ("interleaved", 3)])
+def test_moves_keep_account(placement: str, cap: int | None) -> None:
+    """After each move value, starts and tails are those of the whole step timed anew; memory suffices; sorts stay."""
+    _, _, step, timed = _step(_instance(placement, cap))
+    random, moved, fewer = Random(f"{placement} {cap}"), 0, 0
+    for _ in range(25):
+        begin = random.uniform(-100, timed.value)
+        window = Window(step, timed, begin, begin + random.choice((60, 200, 10_000)))
+        assert window.value == timed.value
+        fewer += window.count < len(timed.head)
+        for _ in range(40 if window.count else 0):
+            limit, before = window.value + random.choice((0, 0, 5, 40)), window.rows()
+            if not window.try_move(random.randrange(window.count), random.choice((-5, -2, -1, 1, 2, 5)), limit):
+                assert window.rows() == before
+                continue
+            moved += 1
+            again = step.timed(window.whole(timed, window.rows()))
+            assert again.value == window.value <= limit
+            assert [again.head[i] for i in window.ops] == window.head[: window.count]
+            assert [again.tail[i] for i in window.ops] == window.tail[: window.count]
+            assert _holds(step, again.rows)
+        timed = step.timed(window.whole(timed, window.rows()))
+        for row in timed.rows:
+            sorts: dict[int, list[int]] = {}
+            for i in row:
+                sorts.setdefault(step.sort[i], []).append(i)
+            assert all(ops == sorted(ops) for ops in sorts.values())
+    assert moved > 100
+    assert fewer > 5
+
+
+def test_what_is_critical_by_hand() -> None:
+    """One microbatch on two stages: 4 F and 4 B with two transfers each, then the W of virtual stage 0.
+
+    An op of its own stage comes just before F of virtual stage 2 and B of 1, on stage 1; B of 3 and that W, on stage 0.
+    """
+    instance = Instance.uniform(
+        stages=2,
+        microbatches=1,
+        forward_ticks=10,
+        backward_ticks=11,
+        weight_ticks=8,
+        comm_ticks=1,
+        placement="v",
+        virtual=2,
+    )
+    _, _, step, timed = _step(instance)
+    window = Window(step, timed, 0, timed.value)
+    critical = Counter(window.stage[i] for i in range(window.count) if window.is_critical(i))
+    assert timed.value == 42 + 46 + 8
+    assert critical == {0: 2, 1: 2}
+
+
+def _found(instance: Instance, starts: list[Schedule], rounds: int) -> list[Schedule]:
+    return [better for better in islice(annealed(starts, expand(instance), 0), rounds) if better is not None]
+
+
+@pytest.mark.parametrize(("placement", "cap"), [("v", 2), ("interleaved", 3)])
+def test_each_is_valid_and_better(monkeypatch: pytest.MonkeyPatch, placement: str, cap: int) -> None:
+    """From two schedules; below both of them, and the seed decides all."""
+    monkeypatch.setattr("zbopt.heuristics.anneal._MOVES", 500)
+    instance = _instance(placement, cap)
+    starts = [HEURISTICS[name](instance) for name in ("list", "v-auto" if placement == "v" else "list")]
+    found = _found(instance, starts, 12)
+    values = [schedule.provenance.value or 0 for schedule in found]
+    assert found
+    assert all(validate(instance, schedule).valid for schedule in found)
+    assert values == sorted(set(values), reverse=True)
+    assert values[0] < min(schedule.provenance.value or 0 for schedule in starts)
+    assert [schedule.events for schedule in _found(instance, starts, 12)] == [schedule.events for schedule in found]
+
+
+def test_optimizer_steps_stay_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They belong to no virtual stage; only ops of microbatches move."""
+    monkeypatch.setattr("zbopt.heuristics.anneal._MOVES", 500)
+    plain = _instance("interleaved", 3)
+    instance = Instance.model_validate(plain.model_dump() | {"barrier": "global", "optimizer_ticks": (3, 1, 2, 0)})
+    found = _found(instance, [HEURISTICS["list"](instance)], 8)
+    assert found
+    assert all(validate(instance, schedule).valid for schedule in found)
+
+
+def test_out_of_time_is_a_round_in_vain() -> None:
+    """With no time at all each round gives up at once."""
+    instance = _instance("v", 2)
+    with limited(lambda: True):
+        assert _found(instance, [HEURISTICS["list"](instance)], 5) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"objective": "max_stage_span"}, "anneal: it shortens the makespan"),
+        ({"recompute_ticks": (10,) * 8, "recompute": (Drop.ALWAYS,) * 8}, "anneal: it keeps activations"),
+    ],
+)
+def test_what_it_does_not_model_is_refused(fields: dict[str, object], message: str) -> None:
+    instance = Instance.model_validate(_instance("v", 2).model_dump() | fields)
+    with pytest.raises(NotApplicableError, match=message):
+        next(annealed([HEURISTICS["list"](instance)], expand(instance), 0))
+
+
+def test_largest_spans_are_shaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annealing is for the makespan; under another objective shaking goes on where it would begin."""
+    monkeypatch.setattr(improving, "_SHAKES", 2)
+    monkeypatch.setattr(improving, "kernels", lambda graph, seed: iter(()))
+    instance = Instance.model_validate(_instance("v", 3).model_dump() | {"objective": "max_stage_span"})
+    pieces = islice(improved(HEURISTICS["list"](instance), expand(instance), 0, lambda: False), 40)
+    assert {doing for doing, _ in pieces} == {"shaking the best schedule"}
+
+
+def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an engine and kernels `solve` goes below its best heuristic, and below what few shakes find."""
+    monkeypatch.setattr(improving, "_SHAKES", 3)
+    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    monkeypatch.setattr(improving, "kernels", lambda graph, seed: iter(()))
+    result = solve(_instance("interleaved", 3, microbatches=12), time_limit_s=4, deterministic=True)
+    assert result.best_heuristic is not None
+    assert result.value is not None
+    assert result.value < result.best_heuristic.value
+    assert result.schedule is not None
+    assert result.schedule.provenance.source == "heuristic:anneal"

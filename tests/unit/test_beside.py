@@ -1,0 +1,260 @@
+"""Work in this process while an engine runs in its own: done piece by piece, told of, and stopped with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from zbopt import portfolio
+from zbopt.bounds import lower_bound
+from zbopt.bounds.valley import Valley
+from zbopt.cpsat.budget import Budget
+from zbopt.cpsat.search import Search
+from zbopt.engine import watch
+from zbopt.engine.order import Order, Word
+from zbopt.engine.watch import Beside, News, run
+from zbopt.graph import expand
+from zbopt.heuristics import HEURISTICS
+from zbopt.instance import Instance
+from zbopt.metrics import value_of
+from zbopt.portfolio import solve
+from zbopt.result import Bound, Progress
+from zbopt.schedule import Status
+from zbopt.timing import starts_of
+from zbopt.validator import validate
+
+V = Instance.uniform(
+    stages=8,
+    microbatches=24,
+    forward_ticks=9261,
+    backward_ticks=9043,
+    weight_ticks=4669,
+    comm_ticks=601,
+    memory_cap=4,
+    weight_share="0.366412",
+    placement="v",
+    virtual=2,
+)
+"""1.5B times of instances/zb-iclr2024 on a V with half the memory of 8 stages: open for longer than any test waits."""
+
+
+def order(instance: Instance, **fields: object) -> Order:
+    schedule = HEURISTICS["v-min" if instance == V else "list"](instance)
+    return Order.model_validate(
+        {
+            "instance": instance,
+            "starts": starts_of(expand(instance), schedule),
+            "value": value_of(schedule),
+            "bound": 1,
+            "proved_by": "bound:none",
+            "time_limit_s": 600,
+            "workers": 2,
+            "busy": 1,
+            "seed": 0,
+            "deterministic": False,
+            "memory_limit_mb": 4096,
+        }
+        | fields
+    )
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """The processes that were started."""
+    started: list[subprocess.Popen[str]] = []
+
+    class Spied:
+        PIPE = subprocess.PIPE
+
+        @staticmethod
+        def Popen(*args: object, **kwargs: object) -> subprocess.Popen[str]:  # noqa: N802  # the name that is spied
+            started.append(subprocess.Popen(*args, **kwargs))  # type: ignore[call-overload]
+            return started[-1]
+
+    monkeypatch.setattr(watch, "subprocess", Spied)
+    return started
+
+
+def gone(process: subprocess.Popen[str]) -> bool:
+    """Nothing is left of it, not even a zombie."""
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_work_is_done_until_there_is_none(processes: list[subprocess.Popen[str]]) -> None:
+    """Each piece is followed by none; the engine goes on to the end, m(F+B+W) + (p-1)F = 7."""
+    done: list[int] = []
+
+    def work() -> Iterator[None]:
+        for n in range(5):
+            done.append(n)
+            yield
+
+    beside = Beside(work())
+    instance = Instance.uniform(stages=2, microbatches=2)
+    news = list(run(order(instance), beside))
+    assert done == list(range(5))
+    assert news.count(None) >= 5
+    assert [n.bound.value for n in news if n is not None and n.bound is not None][-1] == 7
+    assert [gone(process) for process in processes] == [True]
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, ZeroDivisionError])
+def test_work_that_is_broken_off_ends_the_process(
+    fault: type[BaseException], processes: list[subprocess.Popen[str]]
+) -> None:
+    """Ctrl-C comes while this process works, or the work has a fault: no engine is left behind."""
+
+    def work() -> Iterator[None]:
+        yield
+        raise fault
+
+    with pytest.raises(fault):
+        list(run(order(V), Beside(work())))
+    assert [gone(process) for process in processes] == [True]
+
+
+def test_ctrl_c_while_both_search(processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best schedule and bound stay, the engine's process does not; it is begun beside improving, not after."""
+    monkeypatch.setattr(portfolio, "_ALONE_S", 0.0)
+    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("v-min", HEURISTICS["v-min"])])
+
+    def stop(progress: Progress) -> None:
+        if processes and progress.bound > 1_369_823:
+            raise KeyboardInterrupt
+
+    result = solve(V, time_limit_s=600, workers=2, on_progress=stop)
+    assert (result.interrupted, result.status) == (True, Status.FEASIBLE)
+    assert result.bound.proved_by == "bound:valley"
+    assert result.schedule is not None
+    assert validate(V, result.schedule).valid
+    assert [gone(process) for process in processes] == [True]
+
+
+def test_improving_outlives_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that dies at once takes nothing with it: what is better is found all the same, and the fault told."""
+
+    worse, better = HEURISTICS["list"](V), HEURISTICS["v-min"](V)
+
+    def dying(order: Order, beside: Beside) -> Iterator[News]:
+        raise watch.SolverDiedError("the solver's process was killed by signal 9")
+        yield
+
+    def two(*args: object) -> Iterator[tuple[str, object]]:
+        yield "first", None
+        yield "second", better
+
+    monkeypatch.setattr(portfolio, "_ALONE_S", -1.0)
+    monkeypatch.setattr(portfolio, "run", dying)
+    monkeypatch.setattr(portfolio, "improved", two)
+    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("list", lambda instance: worse)])
+    result = solve(V, time_limit_s=600, workers=2)
+    assert result.fault == "the solver's process was killed by signal 9"
+    assert result.value == value_of(better) < value_of(worse)
+
+
+def test_one_worker_improves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the engine has its one worker from the start."""
+    orders: list[Order] = []
+
+    def heard(order: Order, beside: Beside) -> Iterator[News]:
+        orders.append(order)
+        assert list(beside.work) == []
+        return iter(())
+
+    monkeypatch.setattr(portfolio, "run", heard)
+    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("v-min", HEURISTICS["v-min"])])
+    monkeypatch.setattr(portfolio, "improved", lambda *args: iter([("nothing", None)]))
+    solve(V, time_limit_s=600, workers=1)
+    assert [(order.workers, order.busy) for order in orders] == [(1, 0)]
+
+
+ECHO = """
+from zbopt.engine.serve import serve
+def echo(order, news):
+    words = []
+    while len(words) < 2:
+        words += news.heard()
+    news.doing(str([(word.value, word.starts, word.busy) for word in words]))
+serve(echo)
+"""
+
+
+def test_words_reach_the_engine() -> None:
+    """A better schedule and a worker that is free, one a line after the order."""
+    lines = [order(Instance.uniform(stages=1, microbatches=1)), Word(value=3, starts={0: 0}), Word(busy=0)]
+    done = subprocess.run(
+        [sys.executable, "-c", ECHO],
+        input="".join(line.model_dump_json() + "\n" for line in lines),
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"doing": "[(3, {0: 0}, None), (None, None, 0)]"},
+        {"done": True},
+    ]
+
+
+def test_a_search_takes_what_it_is_told_and_tells_what_grows() -> None:
+    """A better value lowers what the valley looks for; its floor is a bound at once; a free worker asks too."""
+    bounds: list[Bound] = []
+    words = [Word(value=1_450_000, starts={0: 5}), Word(busy=0), Word(value=1_460_000, starts={0: 6})]
+    search = Search(
+        graph=expand(V),
+        starts={},
+        value=1_500_000,
+        bound=lower_bound(V),
+        budget=Budget(600, 2, 0),
+        found=lambda value, starts: None,
+        proved=bounds.append,
+        doing=lambda what: None,
+        heard=lambda: words,
+        busy=1,
+    )
+    valley = Valley.of(V, search.bound.value, search.value)
+    assert valley is not None
+    search.growing[Future()] = valley
+    assert search.idle_threads() == 0
+    valley.floor = 1_390_000
+    search.listen()
+    assert (search.value, search.starts, valley.roof) == (1_450_000, {0: 5}, 1_450_000)
+    assert bounds == [Bound(1_390_000, "bound:valley")]
+    assert search.idle_threads() == 1
+
+
+def test_a_valley_that_rises_has_more_time() -> None:
+    """0.4 of 100 s; or until three times as long as when it last rose, and never longer than all."""
+    search = Search(
+        graph=expand(V),
+        starts={},
+        value=1_500_000,
+        bound=Bound(1_369_823, "bound:load"),
+        budget=Budget(100, 1, 0, deterministic=True),
+        found=lambda value, starts: None,
+        proved=lambda bound: None,
+        doing=lambda what: None,
+    )
+    valley = Valley.of(V, search.bound.value, search.value)
+    assert valley is not None
+    stop = search._stop(valley)
+
+    def stops_after(seconds: int) -> bool:
+        valley.expanded = seconds * Valley.states_a_second
+        return stop()
+
+    assert [stops_after(seconds) for seconds in (20, 39, 41)] == [False, False, True]
+    valley.floor += 1_000
+    assert [stops_after(seconds) for seconds in (20, 59, 61)] == [False, False, True]
+    valley.floor += 1_000
+    assert [stops_after(seconds) for seconds in (50, 99, 101)] == [False, False, True]
