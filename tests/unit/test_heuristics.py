@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from zbopt.graph import expand
-from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError, build
 from zbopt.instance import Instance, Kind, Objective
 from zbopt.metrics import figures
 from zbopt.timing import earliest_starts, least_span_starts, starts_of
@@ -319,3 +319,18 @@ def test_bug_what_b_adds_counted_from_f():
         schedule = HEURISTICS[name](instance)
         assert validate(instance, schedule).violations == ()
         assert schedule.provenance.value == 14
+
+
+def test_bug_a_graph_for_each_stage_above_its_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZB-H2 at p = 8 holds 2p - 1 - 2s: with room for 1 and a way to drop, all stages but the last are above at once.
+
+    They were told one by one, each after a whole task graph: p of them. Two are enough, with every activation and
+    with those dropped of all stages that were above.
+    """
+    fields = {"stages": 8, "microbatches": 16, "memory_cap": 1, "weight_share": 0, "recompute": "choose"}
+    times = {"forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}
+    built = []
+    monkeypatch.setattr(build, "expand", lambda instance: built.append(instance) or expand(instance))
+    schedule = HEURISTICS["zb-h2"](Instance.model_validate(fields | times))
+    assert validate(schedule.instance, schedule).valid
+    assert len(built) == 2

@@ -19,10 +19,10 @@ Step = tuple[Kind, int, int]
 
 
 class CannotFitError(ValueError):
-    """The memory that a schedule needs by its definition is above a stage's cap."""
+    """The memory that a schedule needs by its definition is above a stage's cap; ``above`` are all such stages."""
 
-    def __init__(self, name: str, stage: int, peak: Fraction, cap: Fraction) -> None:
-        self.stage, self.peak, self.cap = stage, peak, cap
+    def __init__(self, name: str, stage: int, peak: Fraction, cap: Fraction, above: Sequence[int] = ()) -> None:
+        self.stage, self.peak, self.cap, self.above = stage, peak, cap, tuple(above) or (stage,)
         super().__init__(
             f"{name}: stage {stage} holds {peak} at its peak, above its memory cap {cap}; "
             f"raise the cap to {peak} or take another schedule"
@@ -123,7 +123,7 @@ def schedule_in_order(
         try:
             return _in_order(name, instance, rows, way_of, gradient_after_weight=gradient_after_weight)
         except CannotFitError as fault:
-            further = dict(_further(instance, fault.stage, way_of))
+            further = dict(way for stage in fault.above for way in _further(instance, stage, way_of))
             if not further:
                 raise
             way_of |= further
@@ -168,9 +168,10 @@ def checked(name: str, schedule: Schedule) -> Schedule:
     """
     instance = schedule.instance
     found = figures(schedule)
-    for stage, cap in enumerate(instance.memory_cap or ()):
-        if found.peak_memory[stage] > cap:
-            raise CannotFitError(name, stage, found.peak_memory[stage], cap)
+    caps = instance.memory_cap or ()
+    above = [stage for stage, cap in enumerate(caps) if found.peak_memory[stage] > cap]
+    if above:
+        raise CannotFitError(name, above[0], found.peak_memory[above[0]], caps[above[0]], above)
     value = found.value(instance.objective)
     return schedule.model_copy(update={"provenance": schedule.provenance.model_copy(update={"value": value})})
 

@@ -34,7 +34,15 @@ def within_cap(graph: TaskGraph, orders: Sequence[Sequence[int]], running: Conta
     """
     if not has_host(graph):
         return graph
-    added = [edge for stage, row in enumerate(orders) for edge in _Stage(graph, stage, row, running).precedences()]
+    held: list[list[Residence]] = [[] for _ in orders]
+    for residence in _present(graph, running):
+        held[residence.stage].append(residence)
+    hosts: list[list[int]] = [[] for _ in orders]
+    for i, task in enumerate(graph.tasks):
+        if task.kind in (Kind.OUT, Kind.IN) and i in running:
+            hosts[task.stage].append(i)
+    stages = (_Stage(graph, stage, row, held[stage], hosts[stage]) for stage, row in enumerate(orders))
+    added = [edge for stage in stages for edge in stage.precedences()]
     return replace(graph, precedences=(*graph.precedences, *added))
 
 
@@ -42,21 +50,22 @@ def within_cap(graph: TaskGraph, orders: Sequence[Sequence[int]], running: Conta
 class _Stage:
     """One stage in the order of its ops, with an OUT just after its F and an IN just before its backward, or earlier.
 
-    ``held[n]`` is what is live while the n-th op runs if every OUT ends with its F.
+    ``residences`` are of what it holds, ``hosts`` are its OUT and IN. ``held[n]`` is live while the n-th op runs
+    if every OUT ends with its F.
     """
 
     graph: TaskGraph
     stage: int
     row: Sequence[int]
-    running: Container[int]
+    residences: Sequence[Residence]
+    hosts: Sequence[int]
     takes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     gives: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def __post_init__(self) -> None:
-        for r in _present(self.graph, self.running):
-            if r.stage == self.stage:
-                self.takes[r.first] += r.amount
-                self.gives[r.last] += r.amount
+        for r in self.residences:
+            self.takes[r.first] += r.amount
+            self.gives[r.last] += r.amount
         self.place = {task: n for n, task in enumerate(self.row)}
         self.out_after: dict[int, int] = {}
         self.in_before: dict[int, list[int]] = defaultdict(list)
@@ -67,14 +76,7 @@ class _Stage:
         self.held = self._held()
 
     def _beside(self, kind: Kind) -> list[int]:
-        tasks = self.graph.tasks
-        return [i for i in self.running_here() if tasks[i].kind is kind]
-
-    def running_here(self) -> Iterator[int]:
-        """OUT and IN of this stage that run."""
-        for i, task in enumerate(self.graph.tasks):
-            if task.stage == self.stage and task.kind in (Kind.OUT, Kind.IN) and i in self.running:
-                yield i
+        return [i for i in self.hosts if self.graph.tasks[i].kind is kind]
 
     def _op(self, beside: int, *kinds: Kind) -> int:
         task = self.graph.tasks[beside]
