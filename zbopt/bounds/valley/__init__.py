@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import ClassVar
 
 import numpy as np
 
-from zbopt.bounds.valley.kept import Kept, applies, backward, can_be_full, keep
-from zbopt.bounds.valley.layers import NEVER, nothing_begun
-from zbopt.bounds.valley.limits import least_ends, undominated
+from zbopt.bounds.valley.kept import Integers, Kept, applies, backward, can_be_full, keep
+from zbopt.bounds.valley.layers import NEVER, Layer, nothing_begun
+from zbopt.bounds.valley.limits import least_ends, least_ends_by_gradients, undominated
 from zbopt.bounds.valley.moves import Moves
 from zbopt.bounds.valley.tables import Tables
 from zbopt.instance import Instance
@@ -33,6 +34,12 @@ Level = tuple[tuple[int, ...], tuple[int, ...]]
 
 _STEPS = 16
 """Of the gap: the first horizon that is asked."""
+
+_DEARER = 2.0
+"""How many times the work of a horizon the next one is meant to be."""
+
+_LONGEST = 4
+"""How many times as long as the step before a step is at most."""
 
 
 @dataclass
@@ -67,37 +74,65 @@ class Valley:
 
     def grow(self, stop: Callable[[], bool]) -> bool:
         """Whether the least value of the largest set of stages was reached before ``stop()``."""
-        levels = self._levels()
-        for count in range(1, len(levels) + 1):
-            if count in (1, len(levels)) and not self.ask(levels[:count], stop):
-                return False
-        return True
+        first, ladder, before = self._first(), self._ladder(), self.floor
+        if not self.ask([first], stop):
+            return False
+        if self.floor > before or not ladder:
+            ways = [[first, *self._rungs()], [first, *self._rungs(), *self._between()]]
+        else:
+            # Two stages that say nothing alone tell little to others.
+            ways = [ladder]
+        return all(len(levels) == 1 or self.ask(levels, stop) for levels in ways)
 
-    def _levels(self) -> list[Level]:
-        """From small to large: the last stage with one halfway down, with one a quarter down, and memory there too."""
+    def _first(self) -> Level:
+        """The last stage, and F and B of the one halfway down."""
+        last = self.instance.stages - 1
+        half = (last + 1) // 2
+        return ((half if half < last else last - 1, last), (last,))
+
+    def _rungs(self) -> list[Level]:
+        """From small to large what keeps more than the first problem: a stage a quarter down, and memory there too."""
         last = self.instance.stages - 1
         half, quarter = (last + 1) // 2, (last + 1) // 4
-        if half == last:
-            return [((last - 1, last), (last,))]
-        levels: list[Level] = [((half, last), (last,))]
-        if quarter < half:
-            levels.append(((quarter, half, last), (last,)))
-            for full in ((half, last), (quarter, half, last)):
-                if all(can_be_full(self.instance, stage) for stage in full):
-                    levels.append(((quarter, half, last), full))
-        return levels
+        if quarter == half or half == last:
+            return []
+        kept = (quarter, half, last)
+        return [(kept, full) for full in ((last,), (half, last), kept) if self._can_be_full(full)]
+
+    def _between(self) -> list[Level]:
+        """The same with F and B of one stage more, which is worth its time for those who have much."""
+        rungs = self._rungs()
+        if not rungs:
+            return []
+        (quarter, half, last), full = rungs[-1]
+        return [(tuple(sorted({quarter, (quarter + half) // 2, half, last})), full)] if half > quarter + 1 else []
+
+    def _ladder(self) -> list[Level]:
+        """Another way up: all is kept of the last stage and one three eighths down, then also of one five eighths."""
+        last = self.instance.stages - 1
+        upper, lower = 3 * (last + 1) // 8, 5 * (last + 1) // 8
+        kept = (upper, lower, last)
+        if not upper < lower < last or not self._can_be_full(kept):
+            return []
+        return [((upper, last), (upper, last)), (kept, kept)]
+
+    def _can_be_full(self, stages: Sequence[int]) -> bool:
+        return all(can_be_full(self.instance, stage) for stage in stages)
 
     def ask(self, levels: Sequence[Level], stop: Callable[[], bool]) -> bool:
         """Raise ``floor`` to the least value of the last level, in steps; whether it was reached before ``stop()``."""
-        step = max(1, (self.roof - self.floor) // _STEPS)
+        step, before = max(1, (self.roof - self.floor) // _STEPS), 0
         while self.floor < self.roof:
-            horizon = min(self.roof, self.floor + step)
+            horizon, expanded = min(self.roof, self.floor + step), self.expanded
             least, complete = self.climb(levels, horizon, stop)
             self.floor = max(self.floor, least)
             if not complete:
                 return False
             if least < horizon:
                 return True
+            work = self.expanded - expanded
+            step = _next_step(step, work / before if before else _DEARER)
+            before = max(1, work)
         return True
 
     def climb(self, levels: Sequence[Level], horizon: int, stop: Callable[[], bool]) -> tuple[int, bool]:
@@ -137,24 +172,31 @@ class Valley:
             told: Takes what this run tells of that; all steps within the horizon are looked at.
         """
         moves, layer, bound = Moves.of(kept), nothing_begun(kept), 0
+        # What takes longest is asked of the fewest.
+        tests: list[Callable[[Kept, Layer], Integers]] = [least_ends]
+        if known is not None:
+            tests.append(known.least_ends)
+        if not kept.backward:
+            tests.append(least_ends_by_gradients)
         for _ in range(kept.microbatches * (len(kept.stage) + 2 * len(kept.full))):
             if stop() or layer.count > _MOST_STATES:
                 return bound, False
             self.expanded += layer.count
             layer = moves.after(layer, all_ways=told is not None)
-            ends = least_ends(kept, layer)
-            if known is not None:
-                ends = np.maximum(ends, known.least_ends(kept, layer))
-            layer = layer.take(ends < horizon)
-            if not layer.count:
-                return horizon, True
-            bound = max(bound, int(ends.min()))
+            least = np.zeros(layer.count, dtype=np.int64)
+            for test in tests:
+                least = np.maximum(least, test(kept, layer))
+                left = np.flatnonzero(least < horizon)
+                if not len(left):
+                    return horizon, True
+                layer, least = layer.take(left), least[left]
+            bound = max(bound, int(least.min()))
             layer = undominated(layer)
             if told is not None:
                 told.take(layer)
         ends = layer.ended
         for full in kept.full:
-            ends = np.maximum(ends, layer.time + layer.busy[:, full.stage] + full.after_weight)
+            ends = np.maximum(ends, layer.time + layer.busy[full.stage] + full.after_weight)
         if told is not None:
             told.close()
         return min(horizon, int(ends.min())), True
@@ -162,3 +204,11 @@ class Valley:
     def bound(self) -> Bound:
         """What was proved so far."""
         return Bound(self.floor, "bound:valley")
+
+
+def _next_step(step: int, dearer: float) -> int:
+    """The step that makes the work ``_DEARER`` times as much, after one of ``step`` that made it ``dearer`` times."""
+    most = _LONGEST * step
+    if dearer <= 1:
+        return most
+    return max(1, min(most, int(step * log(_DEARER) / log(dearer))))

@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 class Full:
     """A stage of which everything is kept: of W and memory, the less of what its two virtual stages need.
 
-    Tables by place have one row more: row 0 is that of a microbatch that is not under way.
+    Tables by place have one row more: the last is that of a microbatch that is not under way, place -1.
 
     Attributes:
         stage: Number of the stage among the kept ones.
@@ -172,7 +172,7 @@ def backward(kept: Kept) -> Kept:
 
     def turned(row: Integers) -> Integers:
         # At a place going backward, what is left is what was done before it going forward.
-        return np.append([0, 0], row[2:][::-1])
+        return np.array([0, *row[1:-1][::-1], 0])
 
     full = [
         replace(
@@ -182,8 +182,8 @@ def backward(kept: Kept) -> Kept:
             after_weight=0,
             after_forward=0,
             held=turned(part.held),
-            work_left=np.append([0], part.work - turned(part.work_left)[1:]),
-            forwards_left=np.append([0], 2 - turned(part.forwards_left)[1:]),
+            work_left=np.append(part.work - turned(part.work_left)[:-1], 0),
+            forwards_left=np.append(2 - turned(part.forwards_left)[:-1], 0),
         )
         for part in kept.full
     ]
@@ -236,7 +236,7 @@ def _full(slices: Slices, stage: int, number: int, way: Sequence[int], rest: Seq
         work=sum(works.values()),
         after_weight=optimizer_tail(instance, stage),
         after_forward=max(0, rest[last] - works[last] - works[end - last] - live),
-        held=np.array([0, *(sum(place < at <= end - place for place in (first, last)) for at in places)]),
-        work_left=np.array([0, *(sum(w for place, w in works.items() if place >= at) for at in places)]),
-        forwards_left=np.array([0, *(sum(place >= at for place in (first, last)) for at in places)]),
+        held=np.array([*(sum(place < at <= end - place for place in (first, last)) for at in places), 0]),
+        work_left=np.array([*(sum(w for place, w in works.items() if place >= at) for at in places), 0]),
+        forwards_left=np.array([*(sum(place >= at for place in (first, last)) for at in places), 0]),
     )

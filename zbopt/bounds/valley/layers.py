@@ -1,4 +1,4 @@
-"""Layers of states: what a step may have begun after so many ops, as rows of arrays."""
+"""Layers of states: what a step may have begun after so many ops, as the last axis of arrays."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from zbopt.bounds.valley.kept import Integers, Kept
+from zbopt.bounds.valley.kept import Full, Integers, Kept
 
 NEVER = 2**40
 """Ticks that no step takes."""
 
-Rows = NDArray[np.bool_] | NDArray[np.intp]
+States = NDArray[np.bool_] | NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """States after equally many ops were begun, a row each; ticks count from the latest start but for ``time``.
+    """States after equally many ops were begun; ticks count from the latest start but for ``time`` and ``ended``.
+
+    The last axis is that of the states: what is asked of all microbatches of a state is then asked of whole rows.
 
     Attributes:
         place: Next op of each microbatch under way, the earliest microbatch first; -1: there is none.
@@ -37,14 +39,15 @@ class Layer:
     begun: Integers
     ended: Integers
 
-    def take(self, rows: Rows) -> Layer:
-        """The states in ``rows``, copied."""
-        return Layer(*(getattr(self, field.name)[rows] for field in fields(self)))
+    def take(self, states: States) -> Layer:
+        """``states`` alone, copied."""
+        which = np.flatnonzero(states) if states.dtype == np.bool_ else states
+        return Layer(*(getattr(self, field.name).take(which, axis=-1) for field in fields(self)))
 
-    def done(self, place: int) -> Integers:
-        """How many microbatches have begun the op at ``place``."""
-        before: Integers = ((self.place >= 0) & (self.place <= place)).sum(axis=1)
-        return self.begun - before
+    def total(self, table: Integers) -> Integers:
+        """Sum of ``table``, a row for each place and a last one of 0, over the microbatches under way, by state."""
+        found: Integers = table[self.place].sum(axis=0)
+        return found
 
     @property
     def count(self) -> int:
@@ -56,7 +59,7 @@ def nothing_begun(kept: Kept) -> Layer:
     """The state before all ops."""
 
     def zeros(*shape: int) -> Integers:
-        return np.zeros((1, *shape), dtype=np.int64)
+        return np.zeros((*shape, 1), dtype=np.int64)
 
     under_way = zeros(kept.most_under_way)
     return Layer(
@@ -68,3 +71,11 @@ def nothing_begun(kept: Kept) -> Layer:
         zeros(),
         zeros(),
     )
+
+
+def done(full: Full, layer: Layer) -> Integers:
+    """B that were begun on a full stage, by state."""
+    left = np.zeros(len(full.held), dtype=np.int64)
+    for place in full.gradients:
+        left[: place + 1] += 1
+    return 2 * layer.begun - layer.total(left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from zbopt.bounds.valley.kept import Full, Integers, Kept
 from zbopt.bounds.valley.layers import NEVER, Layer
@@ -10,79 +11,124 @@ from zbopt.bounds.valley.layers import NEVER, Layer
 _MOST_KEY = 2**62
 """Numbers for keys; where more are needed, those that occur are numbered anew."""
 
+_WORD = 8
+"""Truth values that are compared as one number."""
+
+_ALL = np.uint64(0x0101010101010101)
+
 
 def least_ends(kept: Kept, layer: Layer) -> Integers:
-    """No step that goes on from a state ends earlier, by state."""
+    """No step that goes on from a state ends earlier, by state; by the way of each microbatch and by load alone."""
     rest = np.append(kept.rest, -NEVER)
-    ends: Integers = np.maximum(layer.ended, (layer.time[:, None] + layer.ready + rest[layer.place]).max(axis=1))
+    ends: Integers = np.maximum(layer.ended, layer.time + (layer.ready + rest[layer.place]).max(axis=0))
     for number, full in enumerate(kept.full):
-        ends = np.maximum(ends, _least_end(kept, full, number, layer))
+        work, _, after = _left(kept, full, number, layer)
+        ends = np.maximum(ends, layer.time + layer.busy[full.stage] + work + (0 if kept.backward else after))
     return ends
 
 
-def _least_end(kept: Kept, full: Full, number: int, layer: Layer) -> Integers:
-    """Least end by the work that is left on a full stage, and by when it can be done."""
-    rows, busy, waiting = layer.place + 1, layer.busy[:, full.stage], layer.waiting[:, number]
+def least_ends_by_gradients(kept: Kept, layer: Layer) -> Integers:
+    """The same by when the work that is left on a full stage can be done, going forward."""
+    ends = np.zeros_like(layer.time)
+    for number, full in enumerate(kept.full):
+        ends = np.maximum(ends, layer.time + _later(kept, full, number, layer))
+    return ends
+
+
+def _left(kept: Kept, full: Full, number: int, layer: Layer) -> tuple[Integers, Integers, Integers]:
+    """Work and F that are left on a full stage, and least time from the end of that work to that of all."""
     new = kept.microbatches - layer.begun
-    work = new * full.work + full.work_left[rows].sum(axis=1)
-    work += (-waiting if kept.backward else waiting) * full.weight
-    forwards = 2 * new + full.forwards_left[rows].sum(axis=1)
+    waiting = layer.waiting[number]
+    work = new * full.work + layer.total(full.work_left) + (-waiting if kept.backward else waiting) * full.weight
+    forwards = 2 * new + layer.total(full.forwards_left)
     after = np.where(forwards > 0, max(full.after_forward, full.after_weight), full.after_weight)
-    ends: Integers = layer.time + busy + work
-    if kept.backward:
-        return ends
-    # Before the k-th gradient that is still to come only k - 1 others, what waits, and F that memory lets begin.
+    return work, forwards, after
+
+
+def _later(kept: Kept, full: Full, number: int, layer: Layer) -> Integers:
+    """Least time to the end of all, by gradients that are still to come on a full stage."""
+    work, forwards, after = _left(kept, full, number, layer)
+    # Before the k-th of them only k - 1 others, what waits, and F that memory lets begin.
     gradients = _gradients(kept, full, layer)
-    earlier = np.arange(gradients.shape[1])
-    begun = np.minimum(forwards[:, None], (full.most - full.held[rows].sum(axis=1))[:, None] + earlier)
-    done = (waiting[:, None] + earlier) * full.weight + earlier * full.gradient + begun * full.forward
-    tails = np.where(begun < forwards[:, None], after[:, None], full.after_weight)
-    later = np.where(gradients < NEVER, gradients + work[:, None] - done + tails, 0)
-    ends += np.maximum(after, layer.time + later.max(axis=1) - ends)
-    return ends
+    earlier = np.arange(len(gradients))[:, None]
+    begun = np.minimum(forwards, full.most - layer.total(full.held) + earlier)
+    done = layer.waiting[number] * full.weight + earlier * (full.weight + full.gradient) + begun * full.forward
+    tails = np.where(begun < forwards, after, full.after_weight)
+    later: Integers = np.where(gradients < NEVER, gradients + work - done + tails, 0).max(axis=0, initial=0)
+    return later
 
 
 def _gradients(kept: Kept, full: Full, layer: Layer) -> Integers:
     """Earliest starts of gradient ops to come on a full stage in order, up to the first of a new microbatch."""
-    way, none = kept.from_first, layer.place < 0
-    arrivals = [
-        np.where(none | (layer.place > place), NEVER, layer.ready + way[place] - way[layer.place])
-        for place in full.gradients
-    ]
-    found = np.sort(np.concatenate(arrivals, axis=1), axis=1)
-    found = np.maximum(found, layer.busy[:, [full.stage]])
-    new = layer.busy[:, kept.stage[0]] + way[min(full.gradients)]
-    new = np.where(layer.begun < kept.microbatches, new, NEVER)
-    return np.where(found < new[:, None], found, NEVER)
+    way, slots = np.append(kept.from_first, 0), len(layer.place)
+    from_here, gone = layer.ready - way[layer.place], layer.place < 0
+    found = np.empty((2 * slots, layer.count), dtype=np.int64)
+    for half, place in zip((found[:slots], found[slots:]), full.gradients, strict=True):
+        half[:] = np.where(gone | (layer.place > place), NEVER, from_here + way[place])
+    found.sort(axis=0)
+    found = np.maximum(found, layer.busy[full.stage])
+    new = layer.busy[kept.stage[0]] + way[min(full.gradients)]
+    found[found >= np.where(layer.begun < kept.microbatches, new, NEVER)] = NEVER
+    some: Integers = found[: int((found < NEVER).any(axis=1).sum())]
+    return some
 
 
 def undominated(layer: Layer) -> Layer:
     """The states for which no other, with the same ops begun, has all its times no later; of equal ones the first."""
-    time = layer.time[:, None]
-    times = np.concatenate([time + layer.ready, time + layer.busy, time, layer.ended[:, None]], axis=1)
-    key = _key(layer)
+    (key, most), times = _key(layer), _times(layer)
     # What stands in for a state comes before it in this order.
-    order = np.lexsort((times.sum(axis=1), layer.time, key))
+    order = _order(key, most, times.sum(axis=1))
     key, times = key[order], times[order]
     rank = np.arange(len(key))
     rank -= np.maximum.accumulate(np.where(np.append(True, key[1:] != key[:-1]), rank, 0))
     stays = np.ones(len(key), dtype=bool)
-    rows, before = np.nonzero(rank)[0], 1
-    while len(rows):
-        worse = (times[rows - before] <= times[rows]).all(axis=1)
-        stays[rows[worse]] = False
+    states, before = np.flatnonzero(rank), 1
+    while len(states):
+        worse = _no_later(times.take(states - before, axis=0), times.take(states, axis=0))
+        stays[states[worse]] = False
         before += 1
-        rows = rows[~worse & (rank[rows] >= before)]
+        states = states[~worse & (rank[states] >= before)]
     return layer.take(order[stays])
 
 
-def _key(layer: Layer) -> Integers:
-    """A number for each set of ops begun: equal where ``place`` and ``waiting`` are."""
+def _times(layer: Layer) -> Integers:
+    """All times of each state, a row each, as whole words of truth values when compared."""
+    slots, stages = len(layer.ready), len(layer.busy)
+    times = np.zeros((layer.count, -(-(slots + stages + 2) // _WORD) * _WORD), dtype=np.int64)
+    times[:, :slots] = (layer.time + layer.ready).T
+    times[:, slots : slots + stages] = (layer.time + layer.busy).T
+    times[:, slots + stages] = layer.time
+    times[:, slots + stages + 1] = layer.ended
+    return times
+
+
+def _no_later(times: Integers, others: Integers) -> NDArray[np.bool_]:
+    """Whether all of a row are no later than those of the row of ``others``."""
+    words = (times <= others).view(np.uint64)
+    together = words[:, 0]
+    for word in words.T[1:]:
+        together = together & word
+    alike: NDArray[np.bool_] = together == _ALL
+    return alike
+
+
+def _order(key: Integers, most: int, then: Integers) -> Integers:
+    """Order of states by ``key``, less than ``most``, and ``then``."""
+    then = then - then.min()
+    values = int(then.max()) + 1
+    if most * values > _MOST_KEY:
+        return np.lexsort((then, key))
+    # One number is sorted several times as fast as two.
+    return np.argsort(key * values + then)
+
+
+def _key(layer: Layer) -> tuple[Integers, int]:
+    """A number for each set of ops begun, equal where ``place`` and ``waiting`` are, and what all are less than."""
     key, most = np.zeros(layer.count, dtype=np.int64), 1
-    for column in np.concatenate([layer.place + 1, layer.waiting], axis=1).T:
-        values = int(column.max()) + 1
+    for row in (*(layer.place + 1), *layer.waiting):
+        values = int(row.max()) + 1
         if most * values > _MOST_KEY:
             distinct, key = np.unique(key, return_inverse=True)
             most = len(distinct)
-        key, most = key * values + column, most * values
-    return key
+        key, most = key * values + row, most * values
+    return key, most

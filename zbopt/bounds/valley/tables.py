@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from zbopt.bounds.valley.kept import Integers, Kept
-from zbopt.bounds.valley.layers import NEVER, Layer
+from zbopt.bounds.valley.layers import NEVER, Layer, done
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Tables:
         """Take what the states of a layer tell."""
         for number, stage in enumerate(self.kept.stages):
             weights = any(full.stage == number for full in self.kept.full)
-            key, time = _begun(self.kept, layer, number, weights=weights), layer.time + layer.busy[:, number]
+            key, time = _begun(self.kept, layer, number, weights=weights), layer.time + layer.busy[number]
             self.found.setdefault(stage, []).append(_least(key, time))
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Tables:
             left = _most(kept, weights=weights) - _begun(kept, layer, number, weights=weights)
             at = np.searchsorted(keys, left).clip(max=len(keys) - 1)
             # What no step does that ends within the horizon was not found.
-            times = np.where(keys[at] == left, layer.time + layer.busy[:, number] + times[at], NEVER)
+            times = np.where(keys[at] == left, layer.time + layer.busy[number] + times[at], NEVER)
             ends = np.maximum(ends, np.where(left > 0, times, 0))
         return ends
 
@@ -73,12 +73,17 @@ def _most(kept: Kept, *, weights: bool) -> int:
 
 def _begun(kept: Kept, layer: Layer, number: int, *, weights: bool) -> Integers:
     """Ops begun on kept stage ``number`` as one number, the same in both directions."""
-    places = [int(place) for place in np.nonzero(kept.stage == number)[0]]
-    done = [layer.done(place) for place in (places[::-1] if kept.backward else places)]
-    key = sum((digit * count for digit, count in zip(_digits(kept), done, strict=False)), np.zeros_like(layer.time))
+    digits = _digits(kept)
+    places = [int(place) for place in np.flatnonzero(kept.stage == number)]
+    if kept.backward:
+        places.reverse()
+    not_begun = np.zeros(len(kept.stage) + 1, dtype=np.int64)
+    for digit, place in zip(digits, places, strict=False):
+        not_begun[: place + 1] += digit
+    key: Integers = layer.begun * sum(digits[:4]) - layer.total(not_begun)
     if weights:
-        index = next(i for i, full in enumerate(kept.full) if full.stage == number)
-        waiting = layer.waiting[:, index]
-        gradients = done[2] + done[3]
-        key += _digits(kept)[4] * (gradients + waiting if kept.backward else gradients - waiting)
+        full = next(full for full in kept.full if full.stage == number)
+        waiting = layer.waiting[kept.full.index(full)]
+        gradients = done(full, layer)
+        key += digits[4] * (gradients + waiting if kept.backward else gradients - waiting)
     return key
