@@ -53,7 +53,7 @@ class Valley:
         expanded: States whose successors were made: the work so far, the same on any machine.
     """
 
-    states_a_second: ClassVar[int] = 20_000
+    states_a_second: ClassVar[int] = 60_000
     """By which deterministic time counts the work."""
 
     instance: Instance
