@@ -30,7 +30,7 @@ _ROW_HEIGHT, _BAR = 0.26, 0.84
 _HALVED = 1.5
 """Times higher are stages whose ops are partly two, one above the other."""
 _LEFT_INCHES, _RIGHT_INCHES = 0.67, 0.2
-_LEGEND_INCHES_A_LINE = 0.2
+_LEGEND_INCHES_A_LINE = 0.16
 _MOST_LINES, _LINE, _PITCH = 3, 0.055, 0.1
 """Lines that mark virtual stages: their number, their height, and from line to line, in rows."""
 _EDGE_FROM = 2.5
