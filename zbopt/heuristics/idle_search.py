@@ -10,8 +10,9 @@ one is all but chance, so that not the best rule alone is changed, but the best 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, count, islice
 from random import Random
 from typing import Literal
 
@@ -55,12 +56,33 @@ def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[Step]
     runs = max(_LEAST_RUNS, min(_MOST_RUNS, ops // _OPS_A_RUN, most_ops // ops))
     try:
         known = [search.passed(*first) for first in search.firsts(runs // 5)]
-        search.wander(known, runs - search.runs)
+        for _ in islice(search.wander(known, Random(0)), max(0, runs - search.runs)):
+            pass
     except OutOfTimeError:
         if search.best is None:
             raise
     assert search.best is not None, "a rule has run"
     return search.best.orders
+
+
+def longer_idle_search(name: str, instance: Instance, seed: int) -> Iterator[list[list[Step]] | None]:
+    """After each run its orders, if they are the best so far, else ``None``; ends where nothing can be better.
+
+    Args:
+        name: The heuristic's name, for errors.
+        instance: The problem.
+        seed: Of the changes; none gives those of ``idle_search``.
+
+    Raises:
+        CannotFitError: The rule cannot be sure to finish under the cap.
+        OutOfTimeError: It was stopped.
+    """
+    search = _Search(Costs(name, instance))
+    known = [search.passed(*first) for first in search.firsts(_LEAST_RUNS)]
+    best = None
+    for _ in chain((None,), search.wander(known, Random(seed + 1))):
+        yield search.best.orders if search.best is not None and search.best is not best else None
+        best = search.best
 
 
 class _Search:
@@ -121,11 +143,13 @@ class _Search:
             rule, last = other, found
         return rule, last
 
-    def wander(self, known: Iterable[_Known], runs: int) -> None:
-        """Change one of the best few at random, and keep what is among the best few then; one rule for each value."""
-        random = Random(0)
+    def wander(self, known: Iterable[_Known], random: Random) -> Iterator[None]:
+        """Change one of the best few at random, and keep what is among the best few then; one rule for each value.
+
+        Each turn is a run; there is one as long as a better value is possible.
+        """
         best = {found.value: (rule, found) for rule, found in sorted(known, key=_value, reverse=True)[-_KEPT:]}
-        for seed in range(runs):
+        for seed in count():
             if self.best is not None and is_best(self.best.value):
                 return
             other = self.changed(*random.choice(list(best.values())), random, seed)
@@ -134,6 +158,7 @@ class _Search:
                 best[found.value] = other, found
             if len(best) > _KEPT:
                 del best[max(best)]
+            yield
 
     def changed(self, rule: Rule, found: Dispatched, random: Random, seed: int) -> Rule:
         """``rule``, which gave ``found``, with a few things changed."""

@@ -12,9 +12,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from zbopt.graph import Key, expand
-from zbopt.heuristics.build import CannotFitError, require_kept_activations, require_only_ops, schedule_in_order
+from zbopt.heuristics.build import CannotFitError, Step, require_kept_activations, require_only_ops, schedule_in_order
 from zbopt.heuristics.building_block import ROUNDS, Block, memory_of, packed_block, packed_steps, require_v
-from zbopt.heuristics.idle_search import idle_search
+from zbopt.heuristics.idle_search import idle_search, longer_idle_search
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.pack import Packing, Starts, packed_order
 from zbopt.heuristics.patience import OutOfTimeError, check, is_best
@@ -57,10 +57,38 @@ def v_auto(instance: Instance) -> Schedule:
     schedules = [schedule_in_order("v-auto", instance, packing.steps(starts))]
     if _room_beside_zb_v(instance) > 0 and not is_best(schedules[0].provenance.value or 0):
         with suppress(OutOfTimeError, CannotFitError):
-            orders = idle_search("v-auto", instance, _SEARCH_OPS)
-            packing, starts = packed_steps(instance, orders)
-            schedules += [schedule_in_order("v-auto", instance, rows) for rows in (orders, packing.steps(starts))]
-    return min(schedules, key=lambda schedule: schedule.provenance.value or 0)
+            schedules.append(_packed(instance, idle_search("v-auto", instance, _SEARCH_OPS)))
+    return min(schedules, key=_value)
+
+
+def more_rules(instance: Instance, seed: int) -> Iterator[Schedule | None]:
+    """After each further dispatching rule its schedule, if it is the best of theirs so far, else ``None``.
+
+    Args:
+        instance: The problem. Nothing is found where memory does not suffice for ZB-V: blocks are better there.
+        seed: Of the rules.
+
+    Raises:
+        NotApplicableError: The placement is not v, more than the ops of one step has to be placed, or activations are
+            dropped.
+    """
+    require_v("v-auto", instance)
+    require_only_ops("v-auto", instance)
+    require_kept_activations("v-auto", instance)
+    if _room_beside_zb_v(instance) > 0:
+        with suppress(OutOfTimeError, CannotFitError):
+            for orders in longer_idle_search("v-auto", instance, seed):
+                yield None if orders is None else _packed(instance, orders)
+
+
+def _packed(instance: Instance, orders: list[list[Step]]) -> Schedule:
+    """The better of ``orders`` and what is packed from them."""
+    packing, starts = packed_steps(instance, orders)
+    return min((schedule_in_order("v-auto", instance, rows) for rows in (orders, packing.steps(starts))), key=_value)
+
+
+def _value(schedule: Schedule) -> int:
+    return schedule.provenance.value or 0
 
 
 def _candidates(instance: Instance) -> Iterator[tuple[Packing, Starts]]:
