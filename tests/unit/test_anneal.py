@@ -14,10 +14,12 @@ from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, NotApplicableError, improving
 from zbopt.heuristics.anneal import annealed
 from zbopt.heuristics.improving import improved
-from zbopt.heuristics.patience import limited
+from zbopt.heuristics.patience import bounded, limited
 from zbopt.heuristics.step import Rows, Step, Timed
+from zbopt.heuristics.v_auto import more_rules
 from zbopt.heuristics.window import Window
 from zbopt.instance import Drop, Instance
+from zbopt.metrics import figures
 from zbopt.portfolio import solve
 from zbopt.schedule import Schedule
 from zbopt.timing import earliest_starts, stage_orders, starts_of
@@ -183,6 +185,26 @@ def test_largest_spans_are_shaken(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = Instance.model_validate(_instance("v", 3).model_dump() | {"objective": "max_stage_span"})
     pieces = islice(improved(HEURISTICS["list"](instance), expand(instance), 0, lambda: False), 40)
     assert {doing for doing, _ in pieces} == {"shaking the best schedule"}
+
+
+def test_rules_are_changed_where_a_v_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest span of 4 stages and 8 microbatches is 48 ticks of load at least, and ZB-V has no more: then it ends.
+
+    Without that bound the search goes on.
+    """
+    monkeypatch.setattr(improving, "_SHAKES", 0)
+    instance = Instance.uniform(
+        stages=4, microbatches=8, placement="v", virtual=2, objective="max_stage_span", memory_cap=16
+    )
+    graph = expand(instance)
+    pieces = list(islice(improved(HEURISTICS["list"](instance), graph, 1, lambda: False), 40))
+    assert sum(doing == "changing dispatching rules" for doing, _ in pieces) == 30
+    with bounded(48):
+        found = [schedule for schedule in more_rules(instance, 1) if schedule is not None]
+    assert all(validate(instance, schedule).valid for schedule in found)
+    values = [figures(schedule).value(instance.objective) for schedule in found]
+    assert values[-1] == 48
+    assert values == sorted(set(values), reverse=True)
 
 
 def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch) -> None:

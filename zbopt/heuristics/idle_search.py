@@ -26,6 +26,8 @@ from zbopt.instance import Instance
 _LEAST_RUNS, _MOST_RUNS = 24, 1000
 _OPS_A_RUN = 1
 """Short steps leave little to choose."""
+_FIRSTS = 100
+"""All of them, where runs are not counted."""
 _MOST_PASSES = 6
 _LINES = ((0.94, 0.65), (0.75, 0.8), (0.75, 0.4), (0.85, 0.8), (0.94, 0.4), (0.85, 0.5))
 """Shares of memory for microbatches on the way down, on the first and on the last stage: what was best somewhere."""
@@ -78,7 +80,7 @@ def longer_idle_search(name: str, instance: Instance, seed: int) -> Iterator[lis
         OutOfTimeError: It was stopped.
     """
     search = _Search(Costs(name, instance))
-    known = [search.passed(*first) for first in search.firsts(_LEAST_RUNS)]
+    known = [search.passed(*first) for first in search.firsts(_FIRSTS)]
     best = None
     for _ in chain((None,), search.wander(known, Random(seed + 1))):
         yield search.best.orders if search.best is not None and search.best is not best else None

@@ -1,16 +1,20 @@
-"""Search for a better schedule from one that is there: kernels where they apply, else shaking; then annealing."""
+"""Search for a better schedule from one that is there: by kernels or shaking, then by annealing or further rules."""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice, repeat
 
 from zbopt.graph import TaskGraph
 from zbopt.heuristics.anneal import annealed
 from zbopt.heuristics.build import NotApplicableError
 from zbopt.heuristics.kernel_search import kernels
 from zbopt.heuristics.shake import shaken
+from zbopt.heuristics.v_auto import more_rules
+from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 
 log = logging.getLogger(__name__)
@@ -21,6 +25,8 @@ _SHAKES = 60
 """Shakes in a row without a better schedule after which annealing is the better search."""
 _MOST_STARTS = 24
 """Schedules from which annealing begins."""
+_RULES_A_SHAKE = 3
+"""Where annealing is none, shaking finds little more."""
 
 
 def improved(
@@ -55,8 +61,19 @@ def improved(
             yield "annealing the best schedules", better
     except NotApplicableError as reason:
         log.info("%s", reason)
-        for better in shakes:
-            yield "shaking the best schedule", better
+        rules = repeat(("changing dispatching rules", _rules(graph.instance, seed)), _RULES_A_SHAKE)
+        turns = deque([("shaking the best schedule", shakes), *rules])
+        while turns:
+            doing, search = turns.popleft()
+            for better in islice(search, 1):
+                yield doing, better
+                turns.append((doing, search))
+
+
+def _rules(instance: Instance, seed: int) -> Iterator[Schedule | None]:
+    """Further rules, where the placement has any."""
+    with suppress(NotApplicableError):
+        yield from more_rules(instance, seed)
 
 
 def _value(schedule: Schedule) -> int:
