@@ -48,7 +48,7 @@ def annealed(schedules: Sequence[Schedule], graph: TaskGraph, seed: int) -> Iter
     """After each round the schedule that it found, if it is the best of all so far, else ``None``; never ends.
 
     Args:
-        schedules: Where to begin, all of ``graph``'s instance.
+        schedules: Where to begin, all of ``graph``'s instance; those that are added later are taken from then on.
         graph: The task graph.
         seed: Of the windows and moves.
 
@@ -63,9 +63,11 @@ def annealed(schedules: Sequence[Schedule], graph: TaskGraph, seed: int) -> Iter
         raise NotApplicableError(
             "anneal: it shortens the makespan of ops that are given; take the makespan, and B and W or BW alone"
         )
-    search = _Search.of(schedules, graph, Random(seed))
+    search = _Search.of(schedules[0], graph, Random(seed))
     best = search.best()
     while True:
+        for schedule in schedules[len(search.starts) :]:
+            search.add(schedule)
         found = search.round()
         if found.value < best:
             best = found.value
@@ -93,16 +95,18 @@ class _Search:
     random: Random
 
     @classmethod
-    def of(cls, schedules: Sequence[Schedule], graph: TaskGraph, random: Random) -> _Search:
-        """All begin with no round."""
-        rows = []
-        for schedule in schedules:
-            ops = {i: at for i, at in starts_of(graph, schedule).items() if graph.tasks[i].kind in COMPUTE - {Kind.O}}
-            rows.append(stage_orders(graph, ops))
-        step = Step(graph, [i for row in rows[0] for i in row])
-        work = [sum(graph.tasks[i].duration_ticks for i in row) for row in rows[0]]
-        starts = [_Start(step.timed(step.numbered(order))) for order in rows]
-        return cls(graph, step, starts, max(work) / graph.instance.microbatches, random)
+    def of(cls, schedule: Schedule, graph: TaskGraph, random: Random) -> _Search:
+        """Annealing of one schedule."""
+        rows = _orders(graph, schedule)
+        step = Step(graph, [i for row in rows for i in row])
+        work = max(sum(graph.tasks[i].duration_ticks for i in row) for row in rows)
+        search = cls(graph, step, [], work / graph.instance.microbatches, random)
+        search.add(schedule)
+        return search
+
+    def add(self, schedule: Schedule) -> None:
+        """Anneal a further schedule."""
+        self.starts.append(_Start(self.step.timed(self.step.numbered(_orders(self.graph, schedule)))))
 
     def best(self) -> int:
         """The least value of all."""
@@ -161,3 +165,9 @@ class _Search:
                     return (window.before[op], steps) if draw() < 0.5 else (op, -steps)
         steps = 1 + int(draw() * _FAR_ELSEWHERE)
         return int(draw() * count), steps if draw() < 0.5 else -steps
+
+
+def _orders(graph: TaskGraph, schedule: Schedule) -> list[list[int]]:
+    """The ops of microbatches on each stage, in order."""
+    ops = {i: at for i, at in starts_of(graph, schedule).items() if graph.tasks[i].kind in COMPUTE - {Kind.O}}
+    return stage_orders(graph, ops)

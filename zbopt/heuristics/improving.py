@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice, repeat
 
 from zbopt.graph import TaskGraph
@@ -23,10 +24,12 @@ _MOST_OPS_TO_SHAKE = 6_000
 """Longer steps take too long to pack each time."""
 _SHAKES = 60
 """Shakes in a row without a better schedule after which annealing is the better search."""
-_MOST_STARTS = 24
-"""Schedules from which annealing begins."""
 _RULES_A_SHAKE = 3
 """Where annealing is none, shaking finds little more."""
+_ROUNDS_A_KERNEL = 5
+"""Rounds of annealing for each further kernel: annealing ends lower from some than from others, and none can tell."""
+_VAIN_ROUNDS = 300
+"""Rounds without a better schedule after which annealing ends, or half of all rounds, whichever is more."""
 
 
 def improved(
@@ -43,9 +46,9 @@ def improved(
     Raises:
         NotApplicableError: More than the ops of one step has to be placed, or activations are dropped.
     """
-    found = [schedule]
+    found, further = [schedule], kernels(graph, seed)
     with suppress(NotApplicableError):
-        for better in kernels(graph, seed):
+        for better in further:
             found += [better] if better is not None else []
             yield "looking for kernels", better
             if enough():
@@ -57,8 +60,16 @@ def improved(
         found, vain = ([better], 0) if better is not None else (found, vain + 1)
         yield "shaking the best schedule", better
     try:
-        for better in annealed(sorted(found, key=_value)[:_MOST_STARTS], graph, seed):
+        vain = 0
+        for n, better in enumerate(annealed(found, graph, seed)):
+            vain = vain + 1 if better is None else 0
             yield "annealing the best schedules", better
+            if vain > max(_VAIN_ROUNDS, n // 2):
+                return
+            if n % _ROUNDS_A_KERNEL == 0:
+                for another in iter(partial(next, further, None), None):
+                    found.append(another)
+                    yield "looking for kernels", another
     except NotApplicableError as reason:
         log.info("%s", reason)
         rules = repeat(("changing dispatching rules", _rules(graph.instance, seed)), _RULES_A_SHAKE)
@@ -74,7 +85,3 @@ def _rules(instance: Instance, seed: int) -> Iterator[Schedule | None]:
     """Further rules, where the placement has any."""
     with suppress(NotApplicableError):
         yield from more_rules(instance, seed)
-
-
-def _value(schedule: Schedule) -> int:
-    return schedule.provenance.value or 0

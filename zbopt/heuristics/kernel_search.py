@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from math import log
@@ -31,6 +32,8 @@ _FIRSTS = 8
 _MOVES_A_NODE = 20
 _HOT, _COLD = 0.03, 0.0007
 """Temperatures, in loads of one microbatch and a microbatch."""
+_AGAIN, _AGAIN_HOT, _AGAIN_COSTS = 2, 0.1, 0.001
+"""Of so many kernels one is known and annealed again, down to so many times as hot; what of its period that costs."""
 _CRITICAL = 0.85
 """Share of moves that move an op of the longest circuit; no other makes a period shorter."""
 _FAR = 4
@@ -73,8 +76,7 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     search, counts, best, vain = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf"), 0
     while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
         vain += 1
-        found = search.next(next(counts))
-        for packing, starts in found:
+        for packing, starts in search.again() if vain % _AGAIN == 0 else search.next(next(counts)):
             value = packing.value(starts)
             if value < best:
                 best, vain = value, 0
@@ -83,6 +85,18 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
             if instance.optimizer_ticks is None and is_best(value):
                 return
         yield None
+
+
+@dataclass(slots=True)
+class _Known:
+    """A kernel, and how often it was annealed again."""
+
+    kernel: Kernel
+    times: int = 0
+
+    def waits_behind(self) -> float:
+        """The kernel for which this is least is annealed next."""
+        return self.kernel.period / self.kernel.count * (1 + _AGAIN_COSTS * self.times)
 
 
 @dataclass
@@ -94,6 +108,7 @@ class _Search:
     random: Random
     period: float = float("inf")
     packed: Counter[tuple[int, int]] = field(default_factory=Counter)
+    known: list[_Known] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.load = max(sum(self.one.tasks[i].duration_ticks for i in row) for row in self.one.resources)
@@ -108,11 +123,27 @@ class _Search:
             kernel = self.first(count)
             if kernel is None:
                 return []
-            self.anneal(kernel)
+            self.anneal(kernel, _HOT)
         except OutOfTimeError:
             return []
-        period = kernel.period / count
-        kind = count, round(kernel.period)
+        self.known.append(_Known(kernel))
+        return self.packed_well(kernel)
+
+    def again(self) -> list[tuple[Packing, Starts]]:
+        """The same of a kernel that is annealed again, less hot; none where that does not make it shorter."""
+        if not self.known:
+            return []
+        known = min(self.known, key=_Known.waits_behind)
+        known.times += 1
+        before = known.kernel.period
+        with suppress(OutOfTimeError):
+            self.anneal(known.kernel, _HOT * _AGAIN_HOT ** self.random.random())
+        return self.packed_well(known.kernel) if known.kernel.period < before - 1e-6 else []
+
+    def packed_well(self, kernel: Kernel) -> list[tuple[Packing, Starts]]:
+        """The packings of a kernel, the best first; none where it is not near to the best, or is known."""
+        period = kernel.period / kernel.count
+        kind = kernel.count, round(kernel.period)
         if period > _NEAR * self.period or self.packed[kind] > _OPS_OF_A_KIND // len(self.graph.tasks):
             return []
         self.packed[kind] += 1
@@ -145,14 +176,14 @@ class _Search:
             period *= _LONGER
         return None
 
-    def anneal(self, kernel: Kernel) -> None:
+    def anneal(self, kernel: Kernel, hot: float) -> None:
         """Move ops of the kernel, ever more rarely to a longer period; leaves it at the best that it was."""
         random, moves = self.random, _MOVES_A_NODE * len(kernel.at)
         best = kernel.orders()
         for n in range(moves):
             if n % 64 == 0:
                 check()
-            heat = _HOT * (_COLD / _HOT) ** (n / moves) * self.load * kernel.count
+            heat = hot * (_COLD / hot) ** (n / moves) * self.load * kernel.count
             if kernel.try_move(*self.draw(kernel), -heat * log(1 - random.random())) and kernel.period < best.period:
                 best = kernel.orders()
         kernel.restore(best)
