@@ -68,6 +68,7 @@ def annealed(schedules: Sequence[Schedule], graph: TaskGraph, seed: int) -> Iter
     while True:
         for schedule in schedules[len(search.starts) :]:
             search.add(schedule)
+            best = min(best, search.starts[-1].timed.value)
         found = search.round()
         if found.value < best:
             best = found.value
