@@ -28,11 +28,22 @@ def least_ends(kept: Kept, layer: Layer) -> Integers:
 
 
 def least_ends_by_gradients(kept: Kept, layer: Layer) -> Integers:
-    """The same by when the work that is left on a full stage can be done, going forward."""
-    ends = np.zeros_like(layer.time)
-    for number, full in enumerate(kept.full):
-        ends = np.maximum(ends, layer.time + _later(kept, full, number, layer))
-    return ends
+    """The same by when the work that is left on the last full stage can be done, going forward.
+
+    The others would be asked in the same way, but hardly ever say more.
+    """
+    number, full = max(enumerate(kept.full), key=lambda entry: entry[1].stage)
+    work, forwards, after = _left(kept, full, number, layer)
+    waiting, room = layer.waiting[number] * full.weight, full.most - layer.total(full.held)
+    least = np.zeros_like(layer.time)
+    # Before the k-th of them only k - 1 others, what waits, and F that memory lets begin.
+    for earlier, gradient in enumerate(_gradients(kept, full, layer)):
+        begun = np.minimum(forwards, room + earlier)
+        later = gradient + work - waiting - begun * full.forward
+        later -= earlier * (full.weight + full.gradient)
+        later += np.where(begun < forwards, after, full.after_weight)
+        np.maximum(least, later, out=least, where=gradient < NEVER)
+    return layer.time + least
 
 
 def _left(kept: Kept, full: Full, number: int, layer: Layer) -> tuple[Integers, Integers, Integers]:
@@ -43,19 +54,6 @@ def _left(kept: Kept, full: Full, number: int, layer: Layer) -> tuple[Integers, 
     forwards = 2 * new + layer.total(full.forwards_left)
     after = np.where(forwards > 0, max(full.after_forward, full.after_weight), full.after_weight)
     return work, forwards, after
-
-
-def _later(kept: Kept, full: Full, number: int, layer: Layer) -> Integers:
-    """Least time to the end of all, by gradients that are still to come on a full stage."""
-    work, forwards, after = _left(kept, full, number, layer)
-    # Before the k-th of them only k - 1 others, what waits, and F that memory lets begin.
-    gradients = _gradients(kept, full, layer)
-    earlier = np.arange(len(gradients))[:, None]
-    begun = np.minimum(forwards, full.most - layer.total(full.held) + earlier)
-    done = layer.waiting[number] * full.weight + earlier * (full.weight + full.gradient) + begun * full.forward
-    tails = np.where(begun < forwards, after, full.after_weight)
-    later: Integers = np.where(gradients < NEVER, gradients + work - done + tails, 0).max(axis=0, initial=0)
-    return later
 
 
 def _gradients(kept: Kept, full: Full, layer: Layer) -> Integers:
@@ -75,10 +73,11 @@ def _gradients(kept: Kept, full: Full, layer: Layer) -> Integers:
 
 def undominated(layer: Layer) -> Layer:
     """The states for which no other, with the same ops begun, has all its times no later; of equal ones the first."""
-    (key, most), times = _key(layer), _times(layer)
+    key, most = _key(layer)
+    times, total = _times(layer)
     # What stands in for a state comes before it in this order.
-    order = _order(key, most, times.sum(axis=1))
-    key, times = key[order], times[order]
+    order = _order(key, most, total)
+    key, times = key[order], times.take(order, axis=0)
     rank = np.arange(len(key))
     rank -= np.maximum.accumulate(np.where(np.append(True, key[1:] != key[:-1]), rank, 0))
     stays = np.ones(len(key), dtype=bool)
@@ -91,18 +90,25 @@ def undominated(layer: Layer) -> Layer:
     return layer.take(order[stays])
 
 
-def _times(layer: Layer) -> Integers:
-    """All times of each state, a row each, as whole words of truth values when compared."""
+def _times(layer: Layer) -> tuple[Integers | NDArray[np.int32], Integers]:
+    """All times of each state, a row each, as whole words of truth values when compared; and their sums.
+
+    An end that is known counts from the earliest latest start, as all do: what ends before that decides nothing.
+    """
     slots, stages = len(layer.ready), len(layer.busy)
-    times = np.zeros((layer.count, -(-(slots + stages + 2) // _WORD) * _WORD), dtype=np.int64)
-    times[:, :slots] = (layer.time + layer.ready).T
-    times[:, slots : slots + stages] = (layer.time + layer.busy).T
-    times[:, slots + stages] = layer.time
-    times[:, slots + stages + 1] = layer.ended
-    return times
+    time = layer.time - layer.time.min()
+    ended = np.maximum(layer.ended - layer.time.min(), 0)
+    total = layer.ready.sum(axis=0) + layer.busy.sum(axis=0) + (slots + stages + 1) * time + ended
+    small = int(total.max()) < 2**31
+    times = np.zeros((layer.count, -(-(slots + stages + 2) // _WORD) * _WORD), dtype=np.int32 if small else np.int64)
+    times[:, :slots] = (time + layer.ready).T
+    times[:, slots : slots + stages] = (time + layer.busy).T
+    times[:, slots + stages] = time
+    times[:, slots + stages + 1] = ended
+    return times, total
 
 
-def _no_later(times: Integers, others: Integers) -> NDArray[np.bool_]:
+def _no_later(times: Integers | NDArray[np.int32], others: Integers | NDArray[np.int32]) -> NDArray[np.bool_]:
     """Whether all of a row are no later than those of the row of ``others``."""
     words = (times <= others).view(np.uint64)
     together = words[:, 0]
