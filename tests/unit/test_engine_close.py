@@ -30,7 +30,7 @@ def test_bug_order_is_still_being_written(monkeypatch: pytest.MonkeyPatch) -> No
         memory_limit_mb=1000,
     )
 
-    def write_half(pipe: IO[str], order: Order) -> None:
+    def write_half(pipe: IO[str], order: Order, words: object) -> None:
         pipe.write("{")
 
     monkeypatch.setattr(engine, "_give", write_half)
