@@ -189,21 +189,37 @@ serve(echo)
 """
 
 
+def echo(*words: Word) -> subprocess.Popen[str]:
+    """An engine that says what it is told in two words."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ECHO],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    for line in (order(Instance.uniform(stages=1, microbatches=1)), *words):
+        process.stdin.write(line.model_dump_json() + "\n")
+    process.stdin.flush()
+    return process
+
+
 def test_words_reach_the_engine() -> None:
     """A better schedule and a worker that is free, one a line after the order."""
-    lines = [order(Instance.uniform(stages=1, microbatches=1)), Word(value=3, starts={0: 0}), Word(busy=0)]
-    done = subprocess.run(
-        [sys.executable, "-c", ECHO],
-        input="".join(line.model_dump_json() + "\n" for line in lines),
-        env={"PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"doing": "[(3, {0: 0}, None), (None, None, 0)]"},
-        {"done": True},
-    ]
+    with echo(Word(value=3, starts={0: 0}), Word(busy=0)) as process:
+        assert process.stdout is not None
+        news = [json.loads(line) for line in process.stdout]
+    assert news == [{"doing": "[(3, {0: 0}, None), (None, None, 0)]"}, {"done": True}]
+    assert process.returncode == 0
+
+
+def test_an_engine_ends_with_its_parent() -> None:
+    """Whoever was killed closes its end of the pipe: the engine waits for a second word that never comes."""
+    with echo(Word(busy=0)) as process:
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == 1
 
 
 def test_a_search_takes_what_it_is_told_and_tells_what_grows() -> None:

@@ -34,6 +34,7 @@ class News:
     def _listen(self, words: TextIO) -> None:
         for line in words:
             self._words.put(line)
+        os._exit(1)  # the parent is gone without a word: nobody hears what is found from here on
 
     def heard(self) -> Iterator[Word]:
         """What the parent has said since it was last asked for."""
