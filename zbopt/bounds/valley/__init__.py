@@ -32,7 +32,7 @@ _MOST_UNDER_WAY = 24
 Level = tuple[tuple[int, ...], tuple[int, ...]]
 """Stages to keep, and which of them are full."""
 
-_STEPS = 8
+_STEPS = 16
 """Of the gap: the first horizon that is asked."""
 
 _DEARER = 2.0
