@@ -66,8 +66,7 @@ def serve(engine: Callable[[Order, News], None]) -> None:
     """Read one order, run ``engine`` on it, and say when it is done."""
     gc.freeze()  # what the imports made stays
     gc.set_threshold(100_000)  # a model is many small objects, and hardly any garbage
-    for number in (signal.SIGINT, signal.SIGTERM):  # what a terminal or a batch system sends to all is the parent's
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     words = os.fdopen(os.dup(sys.stdin.fileno()))  # of its own: a thread waits there when Python ends, and holds it
     order = Order.model_validate_json(words.readline())
     _limit_memory(order.memory_limit_mb)
