@@ -48,7 +48,7 @@ _ALONE_S = 1.0
 """Improving may meet the bound so soon: an engine is begun only after that."""
 _OPS_WORTH_IMPROVING, _MOST_OPS_TO_IMPROVE = 150, 50_000
 """Where there are fewer, CP-SAT is the better search; longer steps take long to pack."""
-_KERNELS_SHARE, _IMPROVING_SHARE = 0.15, 0.6
+_KERNELS_SHARE, _IMPROVING_SHARE = 0.25, 0.6
 """Of the time: after it annealing begins, and where no worker is left for an engine meanwhile, no more improving."""
 
 

@@ -26,7 +26,7 @@ _SHAKES = 60
 """Shakes in a row without a better schedule after which annealing is the better search."""
 _RULES_A_SHAKE = 3
 """Where annealing is none, shaking finds little more."""
-_ROUNDS_A_KERNEL = 5
+_ROUNDS_A_KERNEL = 3
 """Rounds of annealing for each further kernel: annealing ends lower from some than from others, and none can tell."""
 _VAIN_ROUNDS = 300
 """Rounds without a better schedule after which annealing ends, or half of all rounds, whichever is more."""

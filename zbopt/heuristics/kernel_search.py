@@ -32,7 +32,7 @@ _FIRSTS = 8
 _MOVES_A_NODE = 20
 _HOT, _COLD = 0.03, 0.0007
 """Temperatures, in loads of one microbatch and a microbatch."""
-_AGAIN, _AGAIN_HOT, _AGAIN_COSTS = 2, 0.1, 0.001
+_AGAIN, _AGAIN_HOT, _AGAIN_COSTS = 3, 0.1, 0.001
 """Of so many kernels one is known and annealed again, down to so many times as hot; what of its period that costs."""
 _CRITICAL = 0.85
 """Share of moves that move an op of the longest circuit; no other makes a period shorter."""
@@ -73,10 +73,11 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
         return
     # Optimizer steps do not repeat; schedule_in_order puts them behind what is packed.
     one = expand(instance.model_copy(update={"microbatches": 1, "optimizer_ticks": None, "barrier": Barrier.NONE}))
-    search, counts, best, vain = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf"), 0
+    search, counts, best = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf")
+    vain, tried = 0, 0
     while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
-        vain += 1
-        for packing, starts in search.again() if vain % _AGAIN == 0 else search.next(next(counts)):
+        vain, tried, count = vain + 1, tried + 1, next(counts)
+        for packing, starts in search.again(count) if tried % _AGAIN == 0 else search.next(count):
             value = packing.value(starts)
             if value < best:
                 best, vain = value, 0
@@ -129,11 +130,11 @@ class _Search:
         self.known.append(_Known(kernel))
         return self.packed_well(kernel)
 
-    def again(self) -> list[tuple[Packing, Starts]]:
-        """The same of a kernel that is annealed again, less hot; none where that does not make it shorter."""
-        if not self.known:
-            return []
-        known = min(self.known, key=_Known.waits_behind)
+    def again(self, count: int) -> list[tuple[Packing, Starts]]:
+        """The same of the best such kernel, annealed again, less hot; none where that does not make it shorter."""
+        known = min((k for k in self.known if k.kernel.count == count), key=_Known.waits_behind, default=None)
+        if known is None:
+            return self.next(count)
         known.times += 1
         before = known.kernel.period
         with suppress(OutOfTimeError):
