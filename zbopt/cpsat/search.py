@@ -40,7 +40,7 @@ from zbopt.timing import as_started, best_starts, link_orders, objective_value, 
 _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
 
-_GROWING_SHARE = 0.4
+_CROSSINGS_SHARE, _VALLEY_SHARE = 0.4, 0.6
 """Of the time left: layers of states grow no longer, unless the bound has risen lately."""
 
 _LATELY = 3.0
@@ -146,6 +146,7 @@ class Search:
     def _stop(self, growing: Crossings | Valley) -> Callable[[], bool]:
         """Whether ``growing`` has had its time: a share, and more while it still proves something."""
         all_s, rose_s, known = self.budget.left_s(), 0.0, self.bound.value
+        share = _VALLEY_SHARE if isinstance(growing, Valley) else _CROSSINGS_SHARE
 
         def stop() -> bool:
             nonlocal rose_s, known
@@ -153,7 +154,7 @@ class Search:
             spent_s = all_s - self.budget.left_s() + counted_s
             if isinstance(growing, Valley) and growing.floor > known:
                 rose_s, known = spent_s, growing.floor
-            late = spent_s > max(_GROWING_SHARE * all_s, min(all_s, _LATELY * rose_s))
+            late = spent_s > max(share * all_s, min(all_s, _LATELY * rose_s))
             return self.ended.is_set() or self.over() or late
 
         return stop
