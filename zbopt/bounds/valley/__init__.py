@@ -23,7 +23,7 @@ from zbopt.result import Bound
 
 __all__ = ["Valley"]
 
-_MOST_STATES = 300_000
+_MOST_STATES = 400_000
 """States of a layer before any is left out; of more the work is not done in time."""
 
 _MOST_UNDER_WAY = 24
@@ -77,12 +77,15 @@ class Valley:
         first, ladder, before = self._first(), self._ladder(), self.floor
         if not self.ask([first], stop):
             return False
-        if self.floor > before or not ladder:
-            ways = [[first, *self._rungs()], [first, *self._rungs(), *self._between()]]
-        else:
+        if ladder and self.floor == before:
             # Two stages that say nothing alone tell little to others.
-            ways = [ladder]
-        return all(len(levels) == 1 or self.ask(levels, stop) for levels in ways)
+            return self.ask(ladder, stop)
+        levels = [first]
+        for more in (self._rungs(), self._lower()):
+            levels += more
+            if more and not self.ask(levels, stop):
+                return False
+        return True
 
     def _first(self) -> Level:
         """The last stage, and F and B of the one halfway down."""
@@ -99,13 +102,14 @@ class Valley:
         kept = (quarter, half, last)
         return [(kept, full) for full in ((last,), (half, last), kept) if self._can_be_full(full)]
 
-    def _between(self) -> list[Level]:
-        """The same with F and B of one stage more, which is worth its time for those who have much."""
-        rungs = self._rungs()
+    def _lower(self) -> list[Level]:
+        """The same with F and B of the stage three quarters down, which is worth its time for those who have much."""
+        rungs, last = self._rungs(), self.instance.stages - 1
         if not rungs:
             return []
-        (quarter, half, last), full = rungs[-1]
-        return [(tuple(sorted({quarter, (quarter + half) // 2, half, last})), full)] if half > quarter + 1 else []
+        kept, full = rungs[-1]
+        lower = 3 * (last + 1) // 4
+        return [(tuple(sorted({*kept, lower})), full)] if lower not in kept else []
 
     def _ladder(self) -> list[Level]:
         """Another way up: all is kept of the last stage and one three eighths down, then also of one five eighths."""
