@@ -37,7 +37,7 @@ def test_published_times_take_more_than_the_load() -> None:
     instance = published(24, 4)
     assert lower_bound(instance).value == 1_369_823
     valley = Valley(instance, 1_390_000, 1_440_000)
-    assert valley.ask([((4, 7), (7,))], lambda: False)
+    assert valley.ask((4, 7), (7,), lambda: False)
     assert valley.bound().value == 1_397_547
 
 
@@ -46,7 +46,7 @@ def test_broken_off_it_says_less_and_never_more() -> None:
     values = []
     for limit in (0, 1_000, 2_000, 100_000):
         valley = Valley(published(12, 4), 0, 900_000)
-        assert valley.ask([((4, 7), (7,))], lambda valley=valley, limit=limit: valley.expanded > limit) == (
+        assert valley.ask((4, 7), (7,), lambda valley=valley, limit=limit: valley.expanded > limit) == (
             limit == 100_000
         )  # type: ignore[misc]
         values.append(valley.bound().value)

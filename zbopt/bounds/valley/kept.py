@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import lcm
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,84 +18,65 @@ from zbopt.memory import Way, least_left, ways
 Integers = NDArray[np.int64]
 """Ticks, counts or places."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Full:
-    """A stage of which everything is kept: of W and memory, the less of what its two virtual stages need.
-
-    Tables by place have one row more: the last is that of a microbatch that is not under way, place -1.
-
-    Attributes:
-        stage: Number of the stage among the kept ones.
-        forwards: Places of its F on the way of a microbatch.
-        gradients: Places of its B.
-        each: Memory that a microbatch holds on each virtual stage from its F to the end of its B.
-        waiting: The same from there until the end of its W.
-        room: What the start of an F leaves to others.
-        weight: Time of W.
-        forward: Time of the longer F.
-        gradient: Time of the longer B.
-        work: Work of one microbatch.
-        after_weight: Least time from the end of its last W to the end of all.
-        after_forward: Least time from the start of its last F to the end of all in which it does no op.
-        held: Activations that a microbatch holds here, by place.
-        work_left: Work that is left of a microbatch here, by place.
-        forwards_left: F that are left of a microbatch here, by place.
-    """
-
-    stage: int
-    forwards: tuple[int, int]
-    gradients: tuple[int, int]
-    each: int
-    waiting: int
-    room: int
-    weight: int
-    forward: int
-    gradient: int
-    work: int
-    after_weight: int
-    after_forward: int
-    held: Integers
-    work_left: Integers
-    forwards_left: Integers
-
-    @property
-    def most(self) -> int:
-        """Activations that fit while an F runs."""
-        return 1 + self.room // self.each
+NEVER = 2**40
+"""Ticks that no step takes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """Ops of some stages of a V in the order in which a microbatch passes them; times in ticks, by place on that way.
+class Kept(NamedTuple):
+    """Ops of some stages of a V in the order in which a microbatch passes them; times in ticks.
+
+    What is kept of memory and W on a stage, the full ones, is the less of what its two virtual stages need. Tables by
+    place on the way have an entry for each op, tables by stage one for each kept stage.
 
     Attributes:
-        stages: The kept stages.
         microbatches: How many there are.
-        stage: Number of the stage among the kept ones.
+        most_under_way: Microbatches that can be between their first and their last op here.
+        head: Least time from the first start of all to the first kept op.
+        stage: By place: number of the stage among the kept ones.
         forward: Whether the op is an F; else it is a B.
         ticks: Its time.
         onward: Least time from its start to that of the next kept op of the microbatch; 0 for the last.
         from_first: Least time from the start of the first op to that of this one.
         rest: Least time from its start to the end of all.
-        head: Least time from the first start of all to the first kept op.
-        most_under_way: Microbatches that can be between their first and their last op here.
-        full: Stages of which W and memory are kept.
-        backward: Time runs backward: the way begins with the last B, starts are ends, W come before their B.
+        places: By stage: places of its two F and its two B.
+        full: Whether W and memory are kept.
+        each: Memory that a microbatch holds on each virtual stage from its F to the end of its B.
+        waiting: The same from there until the end of its W.
+        room: What the start of an F leaves to others.
+        most: Activations that fit while an F runs.
+        weight: Time of W.
+        longest_forward: Time of the longer F.
+        longest_gradient: Time of the longer B.
+        after_weight: Least time from the end of its last W to the end of all.
+        after_forward: Least time from the start of its last F to the end of all in which it does no op.
+        held: By stage and place: activations that a microbatch holds until the end of their B.
+        work_left: Work that is left of a microbatch, its W with its B.
+        forwards_left: F that are left of it.
     """
 
-    stages: tuple[int, ...]
     microbatches: int
+    most_under_way: int
+    head: int
     stage: Integers
     forward: NDArray[np.bool_]
     ticks: Integers
     onward: Integers
     from_first: Integers
     rest: Integers
-    head: int
-    most_under_way: int
-    full: tuple[Full, ...]
-    backward: bool = False
+    places: Integers
+    full: NDArray[np.bool_]
+    each: Integers
+    waiting: Integers
+    room: Integers
+    most: Integers
+    weight: Integers
+    longest_forward: Integers
+    longest_gradient: Integers
+    after_weight: Integers
+    after_forward: Integers
+    held: Integers
+    work_left: Integers
+    forwards_left: Integers
 
 
 def applies(instance: Instance) -> bool:
@@ -122,14 +103,13 @@ def can_be_full(instance: Instance, stage: int) -> bool:
     return all(least_left(instance, v) > 0 and room_beside_forward(instance, v) >= 0 for v in parts)
 
 
-def keep(instance: Instance, stages: Collection[int], full: Collection[int], first: int | None = None) -> Kept:
+def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> Kept:
     """F and B of ``stages``, with W and memory of those in ``full``.
 
     Args:
         instance: One to which this applies.
         stages: The stages to keep.
         full: Some of them that ``can_be_full``.
-        first: A stage before them whose memory limits how many microbatches are under way; ``None``: the first of them.
     """
     slices, kept = Slices(instance), tuple(sorted(stages))
     down = [v for v in range(instance.virtual_stages) if instance.stage_of[v] in kept]
@@ -140,19 +120,39 @@ def keep(instance: Instance, stages: Collection[int], full: Collection[int], fir
         rest.append(max(lag + rest[-1], tail))
     rest.reverse()
     way = [*down, *reversed(down)]
-    number = {stage: i for i, stage in enumerate(kept)}
+    ticks = [*map(slices.forward, down), *map(slices.gradient, reversed(down))]
+    places = [[place for place, v in enumerate(way) if instance.stage_of[v] == stage] for stage in kept]
+    weights = [
+        _weights(slices, stage, rest[at[1]] - ticks[at[1]] - ticks[at[2]]) if stage in full else _Weights()
+        for stage, at in zip(kept, places, strict=True)
+    ]
+
+    def left(at: Sequence[int], amounts: Sequence[int]) -> list[int]:
+        return [sum(amount for p, amount in zip(at, amounts, strict=True) if p >= place) for place in range(len(way))]
+
     return Kept(
-        stages=kept,
         microbatches=instance.microbatches,
-        stage=np.array([number[instance.stage_of[v]] for v in way]),
+        most_under_way=_most_under_way(instance, kept[0]),
+        head=slices.heads[down[0]],
+        stage=np.array([kept.index(instance.stage_of[v]) for v in way]),
         forward=np.arange(len(way)) < len(down),
-        ticks=np.array([*map(slices.forward, down), *map(slices.gradient, reversed(down))]),
+        ticks=np.array(ticks),
         onward=np.array([*onward, 0]),
         from_first=np.cumsum([0, *onward]),
         rest=np.array(rest),
-        head=slices.heads[down[0]],
-        most_under_way=_most_under_way(instance, kept[0] if first is None else first),
-        full=tuple(_full(slices, stage, number[stage], way, rest) for stage in sorted(full)),
+        places=np.array(places),
+        full=np.array([stage in full for stage in kept]),
+        **{name: np.array([getattr(row, name) for row in weights]) for name in _Weights._fields},
+        longest_forward=np.array([max(ticks[p] for p in at[:2]) for at in places]),
+        longest_gradient=np.array([max(ticks[p] for p in at[2:]) for at in places]),
+        held=np.array([left(at, (-1, -1, 1, 1)) for at in places]),
+        work_left=np.array(
+            [
+                left(at, [ticks[p] + row.weight * (number > 1) for number, p in enumerate(at)])
+                for at, row in zip(places, weights, strict=True)
+            ]
+        ),
+        forwards_left=np.array([left(at, (1, 1, 0, 0)) for at in places]),
     )
 
 
@@ -164,43 +164,6 @@ def _most_under_way(instance: Instance, virtual_stage: int) -> int:
     return min(instance.microbatches, 1 + int(max(room_beside_forward(instance, virtual_stage), Fraction(0)) / each))
 
 
-def backward(kept: Kept) -> Kept:
-    """The same problem with time running backward from the end of all."""
-    last = len(kept.stage) - 1
-    lags = kept.onward[:-1] - kept.ticks[:-1] + kept.ticks[1:]
-    onward = np.append(lags[::-1], 0)
-
-    def turned(row: Integers) -> Integers:
-        # At a place going backward, what is left is what was done before it going forward.
-        return np.array([0, *row[1:-1][::-1], 0])
-
-    full = [
-        replace(
-            part,
-            forwards=(last - part.forwards[0], last - part.forwards[1]),
-            gradients=(last - part.gradients[0], last - part.gradients[1]),
-            after_weight=0,
-            after_forward=0,
-            held=turned(part.held),
-            work_left=np.append(part.work - turned(part.work_left)[:-1], 0),
-            forwards_left=np.append(2 - turned(part.forwards_left)[:-1], 0),
-        )
-        for part in kept.full
-    ]
-    return replace(
-        kept,
-        stage=kept.stage[::-1],
-        forward=kept.forward[::-1],
-        ticks=kept.ticks[::-1],
-        onward=onward,
-        from_first=np.append([0], np.cumsum(onward)[:-1]),
-        rest=(kept.head + kept.from_first + kept.ticks)[::-1],
-        head=int(kept.rest[-1] - kept.ticks[-1]),
-        full=tuple(full),
-        backward=True,
-    )
-
-
 def _onward(slices: Slices, down: Sequence[int]) -> list[int]:
     """Least times from the start of each op of the way to that of the next one."""
     instance = slices.instance
@@ -209,34 +172,35 @@ def _onward(slices: Slices, down: Sequence[int]) -> list[int]:
     return [*forth, slices.round_trips[down[-1]], *reversed(back)]
 
 
-def _full(slices: Slices, stage: int, number: int, way: Sequence[int], rest: Sequence[int]) -> Full:
+class _Weights(NamedTuple):
+    """W and memory of a full stage, as in ``Kept``."""
+
+    each: int = 0
+    waiting: int = 0
+    room: int = 0
+    most: int = 0
+    weight: int = 0
+    after_weight: int = 0
+    after_forward: int = 0
+
+
+def _weights(slices: Slices, stage: int, idle: int) -> _Weights:
+    """What is kept of a full stage, on which at least ``idle`` passes after its last F until all ends, its B aside."""
     instance, parts = slices.instance, slices.instance.virtual_stages_of(stage)
     each = min(least_left(instance, v) for v in parts)
-    # More than B gives back is not counted: no B may leave less room than there was.
-    waiting = min(each, *(held_for_weight(instance, v) for v in parts))
+    weight = min(slices.weight(v) for v in parts)
+    # More than B gives back is not counted: no B may leave less room than there was. W of no time need not wait.
+    waiting = min(each, *(held_for_weight(instance, v) for v in parts)) if weight else Fraction(0)
     room = max(room_beside_forward(instance, v) for v in parts)
     unit = lcm(each.denominator, waiting.denominator, room.denominator)
-    weight = min(slices.weight(v) for v in parts)
-    (first, last), end = [way.index(v) for v in parts], len(way) - 1
-    works = {place: slices.forward(way[place]) for place in (first, last)}
-    works |= {end - place: slices.gradient(way[place]) + weight for place in (first, last)}
     gradient, many = max(slices.gradient(v) for v in parts), 2 * instance.microbatches
     live = most_work(room, [Waiting(each, gradient + weight, many), Waiting(waiting, weight, many)])
-    places = range(len(way))
-    return Full(
-        stage=number,
-        forwards=(first, last),
-        gradients=(end - first, end - last),
+    return _Weights(
         each=int(each * unit),
         waiting=int(waiting * unit),
         room=int(room * unit),
+        most=1 + int(room / each),
         weight=weight,
-        forward=max(slices.forward(v) for v in parts),
-        gradient=gradient,
-        work=sum(works.values()),
         after_weight=optimizer_tail(instance, stage),
-        after_forward=max(0, rest[last] - works[last] - works[end - last] - live),
-        held=np.array([*(sum(place < at <= end - place for place in (first, last)) for at in places), 0]),
-        work_left=np.array([*(sum(w for place, w in works.items() if place >= at) for at in places), 0]),
-        forwards_left=np.array([*(sum(place >= at for place in (first, last)) for at in places), 0]),
+        after_forward=max(0, idle - weight - live),
     )

@@ -1,81 +1,56 @@
-"""Layers of states: what a step may have begun after so many ops, as the last axis of arrays."""
+"""Layers of states of a step of which a few stages are kept, one op after the other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
-from numpy.typing import NDArray
 
-from zbopt.bounds.valley.kept import Full, Integers, Kept
+from zbopt.bounds.valley.kept import Integers, Kept
+from zbopt.bounds.valley.states import LEAST, PLACES, STAYS, extend
 
-NEVER = 2**40
-"""Ticks that no step takes."""
-
-States = NDArray[np.bool_] | NDArray[np.intp]
+__all__ = ["LEAST", "after", "nothing_begun", "table"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Layer:
-    """States after equally many ops were begun; ticks count from the latest start but for ``time`` and ``ended``.
+def table(kept: Kept) -> Integers:
+    """``kept`` as one table: compiled code reads it several times as fast as many."""
+    stages, places = len(kept.full), len(kept.stage)
+    rows = [kept.stage, kept.forward, kept.ticks, kept.onward, kept.from_first, kept.rest]
+    rows += [kept.full, kept.each, kept.waiting, kept.room, kept.most, kept.weight]
+    rows += [kept.longest_forward, kept.longest_gradient, kept.after_weight, kept.after_forward]
+    slots = kept.most_under_way
+    parts = np.cumsum([PLACES + slots, slots, stages])
+    rows += [np.array([kept.microbatches, slots, stages, places, *parts]), *kept.places.T]
+    for stage in range(stages):
+        rows += [kept.held[stage], kept.work_left[stage], kept.forwards_left[stage]]
+    found = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    for number, row in enumerate(rows):
+        found[number, : len(row)] = row
+    return found
 
-    The last axis is that of the states: what is asked of all microbatches of a state is then asked of whole rows.
 
-    Attributes:
-        place: Next op of each microbatch under way, the earliest microbatch first; -1: there is none.
-        ready: When that op's input arrives; 0: it has.
-        busy: When each kept stage is free.
-        waiting: Microbatches that wait for W on each full stage.
-        time: The latest start.
-        begun: Microbatches whose first op was begun.
-        ended: Least end of all as the last microbatch tells it; 0 while it is under way.
+def nothing_begun(kept: Kept) -> Integers:
+    """The layer before all ops, of one state."""
+    slots, stages = kept.most_under_way, len(kept.full)
+    state = np.zeros((1, PLACES + 2 * slots + 2 * stages), dtype=np.int64)
+    state[0, PLACES : PLACES + slots] = -1
+    state[0, PLACES + 2 * slots + kept.stage[0]] = kept.head
+    return state
+
+
+def after(kept: Integers, layer: Integers, horizon: int) -> Integers:
+    """The states that follow those of ``layer`` by one op, each as early as its stage, its input and memory allow.
+
+    No op that takes no memory is passed by if it could end before the start of the one that is begun. Left out is what
+    cannot end before ``horizon``, and what another state stands in for: the same ops begun, and all no later.
     """
-
-    place: Integers
-    ready: Integers
-    busy: Integers
-    waiting: Integers
-    time: Integers
-    begun: Integers
-    ended: Integers
-
-    def take(self, states: States) -> Layer:
-        """``states`` alone, copied."""
-        which = np.flatnonzero(states) if states.dtype == np.bool_ else states
-        return Layer(*(getattr(self, field.name).take(which, axis=-1) for field in fields(self)))
-
-    def total(self, table: Integers) -> Integers:
-        """Sum of ``table``, a row for each place and a last one of 0, over the microbatches under way, by state."""
-        found: Integers = table[self.place].sum(axis=0)
-        return found
-
-    @property
-    def count(self) -> int:
-        """How many states there are."""
-        return len(self.time)
-
-
-def nothing_begun(kept: Kept) -> Layer:
-    """The state before all ops."""
-
-    def zeros(*shape: int) -> Integers:
-        return np.zeros((*shape, 1), dtype=np.int64)
-
-    under_way = zeros(kept.most_under_way)
-    return Layer(
-        under_way - 1,
-        under_way,
-        zeros(len(kept.stages)),
-        zeros(len(kept.full)),
-        zeros() + (0 if kept.backward else kept.head),
-        zeros(),
-        zeros(),
-    )
-
-
-def done(full: Full, layer: Layer) -> Integers:
-    """B that were begun on a full stage, by state."""
-    left = np.zeros(len(full.held), dtype=np.int64)
-    for place in full.gradients:
-        left[: place + 1] += 1
-    return 2 * layer.begun - layer.total(left)
+    found = np.empty((2 * len(layer) + 64, layer.shape[1]), dtype=np.int64)
+    links = np.empty((3, len(found)), dtype=np.int64)
+    heads = np.full(1 << (2 * len(layer)).bit_length(), -1, dtype=np.int64)
+    count = 0
+    while True:
+        done, count = extend(kept, layer, horizon, found, links, heads, count)
+        layer = layer[done:]
+        if not len(layer):
+            following: Integers = found[:count][links[STAYS, :count] == 1]
+            return following
+        # As much room again.
+        found, links = np.concatenate((found, found)), np.concatenate((links, links), axis=1)
