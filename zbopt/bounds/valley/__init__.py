@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from zbopt.bounds.valley.kept import NEVER, applies, can_be_full, keep
+from zbopt.bounds.valley.kept import NEVER, applies, can_be_full, is_long, keep
 from zbopt.instance import Instance
 from zbopt.result import Bound
 
 __all__ = ["Valley"]
 
-_MOST_STATES = 2_000_000
-"""States of a layer; of more the work is not done in time, nor do they fit into memory."""
+_MOST_BYTES = 2**28
+"""Of the states of a layer; what follows takes a few times as much memory, and of more the work is not done in time."""
 
 _MOST_UNDER_WAY = 24
 """Microbatches under way; with room for more memory hardly limits."""
@@ -92,7 +92,8 @@ class Valley:
 
     def ask(self, stages: Sequence[int], full: Sequence[int], stop: Callable[[], bool]) -> bool:
         """Raise ``floor`` to the least value of what is kept; whether it was reached before ``stop()``."""
-        for parts in (_FIRST, 1):
+        # A long step heeds no horizon until its layers repeat.
+        for parts in (1,) if is_long(keep(self.instance, stages, full)) else (_FIRST, 1):
             horizon = self.floor - (self.floor - self.roof) // parts
             if horizon <= self.floor:
                 return True
@@ -117,18 +118,22 @@ class Valley:
         """
         # Compiled code takes long to load, and few searches come here.
         from zbopt.bounds.valley.layers import LEAST, after, nothing_begun, table
+        from zbopt.bounds.valley.repetition import Repetition
 
         kept = keep(self.instance, stages, full)
-        compiled, layer, bound = table(kept), nothing_begun(kept), 0
-        for _ in range(kept.microbatches * len(kept.stage)):
-            if stop() or len(layer) > _MOST_STATES:
+        compiled, layer, bound = table(kept), nothing_begun(kept, horizon), 0
+        repetition, done = Repetition.of(kept), 0
+        while done < kept.microbatches * len(kept.stage):
+            if stop() or layer.nbytes > _MOST_BYTES:
                 return bound, False
             self.expanded += len(layer)
             horizon = min(horizon, self.roof)
-            layer = after(compiled, layer, horizon)
+            layer = after(compiled, layer, NEVER if repetition.sought else horizon)
             if not len(layer):
                 return horizon, True
             bound = max(bound, int(layer[:, LEAST].min()))
+            done += 1
+            done += repetition.skip(layer, done)
         return bound, True
 
     def bound(self) -> Bound:

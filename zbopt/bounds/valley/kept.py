@@ -21,6 +21,9 @@ Integers = NDArray[np.int64]
 NEVER = 2**40
 """Ticks that no step takes."""
 
+_MANY = 6
+"""Times as many microbatches as can be under way: of fewer, a horizon leaves out more than a repetition would skip."""
+
 
 class Kept(NamedTuple):
     """Ops of some stages of a V in the order in which a microbatch passes them; times in ticks.
@@ -101,6 +104,11 @@ def can_be_full(instance: Instance, stage: int) -> bool:
     """Both virtual stages of ``stage`` hold something, and an F fits."""
     parts = instance.virtual_stages_of(stage)
     return all(least_left(instance, v) > 0 and room_beside_forward(instance, v) >= 0 for v in parts)
+
+
+def is_long(kept: Kept) -> bool:
+    """Whether there are so many microbatches that layers are expected to repeat."""
+    return kept.microbatches >= _MANY * kept.most_under_way
 
 
 def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> Kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from zbopt.bounds.valley.kept import Integers, Kept
-from zbopt.bounds.valley.states import LEAST, PLACES, STAYS, extend
+from zbopt.bounds.valley.states import LAST, LEAST, LEFT_OUT, NEXT, PLACES, extend
 
 __all__ = ["LEAST", "after", "nothing_begun", "table"]
 
@@ -27,10 +27,12 @@ def table(kept: Kept) -> Integers:
     return found
 
 
-def nothing_begun(kept: Kept) -> Integers:
-    """The layer before all ops, of one state."""
+def nothing_begun(kept: Kept, horizon: int) -> Integers:
+    """The layer before all ops, of one state, in numbers that hold a sum of all its times up to ``horizon``."""
     slots, stages = kept.most_under_way, len(kept.full)
-    state = np.zeros((1, PLACES + 2 * slots + 2 * stages), dtype=np.int64)
+    columns = PLACES + 2 * slots + 2 * stages
+    # What is half as long is looked at in half the time.
+    state = np.zeros((1, columns), dtype=np.int32 if columns * horizon < 2**31 else np.int64)
     state[0, PLACES : PLACES + slots] = -1
     state[0, PLACES + 2 * slots + kept.stage[0]] = kept.head
     return state
@@ -42,15 +44,13 @@ def after(kept: Integers, layer: Integers, horizon: int) -> Integers:
     No op that takes no memory is passed by if it could end before the start of the one that is begun. Left out is what
     cannot end before ``horizon``, and what another state stands in for: the same ops begun, and all no later.
     """
-    found = np.empty((2 * len(layer) + 64, layer.shape[1]), dtype=np.int64)
-    links = np.empty((3, len(found)), dtype=np.int64)
-    heads = np.full(1 << (2 * len(layer)).bit_length(), -1, dtype=np.int64)
+    found = np.empty((2 * len(layer) + 64, layer.shape[1]), dtype=layer.dtype)
+    heads = np.full(1 << (2 * len(layer)).bit_length(), LAST, dtype=np.int64)
     count = 0
     while True:
-        done, count = extend(kept, layer, horizon, found, links, heads, count)
+        done, count = extend(kept, layer, horizon, found, heads, count)
         layer = layer[done:]
         if not len(layer):
-            following: Integers = found[:count][links[STAYS, :count] == 1]
+            following: Integers = found[:count][found[:count, NEXT] != LEFT_OUT]
             return following
-        # As much room again.
-        found, links = np.concatenate((found, found)), np.concatenate((links, links), axis=1)
+        found = np.concatenate((found, np.empty_like(found)))

@@ -1,6 +1,6 @@
 """States of a step of which a few stages are kept, and what follows them: compiled code.
 
-A state is a row of whole numbers: what ``TIME`` to ``LEAST`` name; then, for each microbatch that can be under way, the
+A state is a row of whole numbers: what ``TIME`` to ``NEXT`` name; then, for each microbatch that can be under way, the
 place of its next op (-1: there is none), the earliest first; when that op can start at the earliest; when each kept
 stage is free; and how much W is owed there at that time. All compiled functions are in this file, for what is compiled
 is kept on disk, and made anew when its own file changes.
@@ -25,12 +25,11 @@ MICROBATCHES, SLOTS, STAGES, OPS, READY, BUSY, OWED = range(7)
 HELD, WORK_LEFT, FORWARDS_LEFT = range(3)
 """Three rows for each stage, by place."""
 
-TIME, ENDED, BEGUN, LEAST, PLACES = range(5)
+TIME, ENDED, BEGUN, LEAST, SUM, KEY, NEXT, PLACES = range(8)
 """Latest start; least end of all as the last microbatch tells it, 0 while it is under way; microbatches begun; no step
-that goes on from here ends earlier; where the places begin."""
-
-KEY, NEXT, STAYS = range(3)
-"""Of a state that was found: the number of the ops begun, the next state of its bucket, and whether none stands in."""
+that goes on from here ends earlier; sum of the times; a number for the ops begun; the next state of its bucket, or
+``LAST``, or ``LEFT_OUT`` of one for which another stands in; where the places begin."""
+LAST, LEFT_OUT = -1, -2
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -45,15 +44,15 @@ def _compiled(function: F) -> F:
 
 @_compiled
 def extend(
-    kept: Integers, layer: Integers, horizon: int, found: Integers, links: Integers, heads: Integers, count: int
+    kept: Integers, layer: Integers, horizon: int, found: Integers, heads: Integers, count: int
 ) -> tuple[int, int]:
     """Add what follows the states of ``layer`` to the ``count`` states found, while there is room.
 
-    Of those found, ``links`` has a row for what ``KEY`` to ``STAYS`` name, and ``heads`` the first one of each bucket.
-    Returns how many states of the layer were gone through, and how many were found.
+    ``heads`` has the first state of each bucket. Returns how many states of the layer were gone through, and how many
+    were found.
     """
     slots, number = kept[SIZES, SLOTS], 0
-    state, starts = np.empty(layer.shape[1], dtype=np.int64), np.empty(slots + 1, dtype=np.int64)
+    state, starts = np.empty(layer.shape[1], dtype=layer.dtype), np.empty(slots + 1, dtype=np.int64)
     held, gradients = np.empty(kept[SIZES, STAGES], dtype=np.int64), np.empty(2 * slots, dtype=np.int64)
     while number < len(layer) and count + slots < len(found):
         _hold(kept, layer[number], held)
@@ -66,7 +65,7 @@ def extend(
             _begin(kept, state, slot, starts[slot])
             _tighten(kept, state, held, gradients)
             if state[LEAST] < horizon:
-                count += _enter(kept, found, links, heads, count, state)
+                count += _enter(kept, found, heads, count, state)
         number += 1
     return number, count
 
@@ -340,38 +339,39 @@ def _gradients(kept: Integers, state: Integers, stage: int, found: Integers) -> 
 
 
 @_compiled
-def _key(kept: Integers, state: Integers) -> int:
-    """A number that is the same where the same ops were begun, and hardly ever else; not negative."""
-    key = np.uint64(14695981039346656037)
+def _sum_up(kept: Integers, state: Integers) -> None:
+    """Set the sum of the times, and a number that is the same where the same ops were begun, and hardly ever else."""
+    key, total = np.uint64(14695981039346656037), state[TIME] + state[ENDED]
     for slot in range(kept[SIZES, SLOTS]):
         key = (key ^ np.uint64(state[PLACES + slot] + 1)) * np.uint64(1099511628211)
-    return int((key ^ (key >> np.uint64(29))) & np.uint64(0x7FFFFFFFFFFFFFFF))
+    for column in range(kept[SIZES, READY], kept[SIZES, OWED]):
+        total += state[column]
+    state[SUM], state[KEY] = total, np.int64((key ^ (key >> np.uint64(29))) & np.uint64(0x7FFFFFFF))
 
 
 @_compiled
-def _enter(kept: Integers, found: Integers, links: Integers, heads: Integers, count: int, state: Integers) -> int:
+def _enter(kept: Integers, found: Integers, heads: Integers, count: int, state: Integers) -> int:
     """Add ``state`` as number ``count``, 1, unless one found stands in for it, 0; leave out those it stands in for."""
-    key = _key(kept, state)
-    head = key & (len(heads) - 1)
-    before, here = -1, heads[head]
-    while here >= 0:
-        later = links[NEXT, here]
-        alike = links[KEY, here] == key and _same(kept, found[here], state)
-        if alike and _no_later(kept, found[here], state):
+    _sum_up(kept, state)
+    head = state[KEY] & (len(heads) - 1)
+    before, here = LAST, heads[head]
+    while here != LAST:
+        later = found[here, NEXT]
+        alike = found[here, KEY] == state[KEY] and _same(kept, found[here], state)
+        if alike and found[here, SUM] <= state[SUM] and _no_later(kept, found[here], state):
             return 0
-        if not (alike and _no_later(kept, state, found[here])):
+        if not (alike and found[here, SUM] >= state[SUM] and _no_later(kept, state, found[here])):
             before = here
         else:
-            links[STAYS, here] = 0
-            if before < 0:
+            found[here, NEXT] = LEFT_OUT
+            if before == LAST:
                 heads[head] = later
             else:
-                links[NEXT, before] = later
+                found[before, NEXT] = later
         here = later
     for column in range(len(state)):
         found[count, column] = state[column]
-    links[KEY, count], links[NEXT, count], links[STAYS, count] = key, heads[head], 1
-    heads[head] = count
+    found[count, NEXT], heads[head] = heads[head], count
     return 1
 
 
