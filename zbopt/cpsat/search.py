@@ -40,7 +40,7 @@ from zbopt.timing import as_started, best_starts, link_orders, objective_value, 
 _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""
 
-_CROSSINGS_SHARE, _VALLEY_SHARE = 0.4, 0.6
+_CROSSINGS_SHARE, _VALLEY_SHARE = 0.4, 0.8
 """Of the time left: layers of states grow no longer, unless the bound has risen lately."""
 
 _LATELY = 3.0
