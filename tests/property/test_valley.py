@@ -54,7 +54,7 @@ def test_bound_is_never_above_the_optimum(block: int) -> None:
 
 def _nothing_else(instance: Instance) -> bool:
     """Both virtual stages of each stage hold as much, and their W take one tick, which is not cut; no other memory."""
-    if instance.gradient_state is not None or instance.optimizer_ticks is not None:
+    if any((instance.gradient_state, instance.optimizer_ticks, instance.reduction_ticks)):
         return False
     assert instance.weight_ticks is not None
     alike = all(row == row[::-1] for row in (instance.activation, instance.weight_share))
@@ -63,7 +63,7 @@ def _nothing_else(instance: Instance) -> bool:
 
 def _instance(random: Random) -> Instance:
     """A V with uneven times, and caps near what one, two or three microbatches need."""
-    stages, microbatches = random.choice(((2, 2), (2, 2), (2, 3), (3, 2)))
+    stages, microbatches = random.choice(((2, 2), (2, 2), (2, 3), (2, 4), (3, 2), (3, 2), (4, 2)))
     alike = random.random() < 0.7
 
     def times(most: int) -> list[int]:
@@ -84,8 +84,11 @@ def _instance(random: Random) -> Instance:
         "weight_share": random.choice((1, Fraction(1, 2), Fraction(1, 3), 0)),
         "activation": mirrored(2),
     }
+    if random.random() < 0.4:
+        steps = [random.randint(0, random.choice((3, 40))) for _ in range(stages)]
+        fields |= {"barrier": random.choice(("global", "post_validation")), "optimizer_ticks": steps}
     if random.random() < 0.2:
-        fields |= {"barrier": random.choice(("global", "post_validation")), "optimizer_ticks": times(3)[:stages]}
+        fields["reduction_ticks"] = times(random.choice((3, 30)))
     if random.random() < 0.2:
         fields["gradient_state"] = [random.choice((0, Fraction(1, 2))) for _ in range(2 * stages)]
     free = Instance.model_validate(fields)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pickle import UnpicklingError
 from random import Random
 
 import pytest
+from exact import known_value, proved_optimum
 
 from zbopt.bounds import lower_bound
-from zbopt.bounds.valley import Valley, kept
+from zbopt.bounds.valley import Valley, kept, layers
+from zbopt.bounds.valley.states import extend
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.search import Search
 from zbopt.graph import expand
@@ -81,6 +84,75 @@ def test_skipping_what_repeats_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
             assert whole.least(stages, stages, 10**6, lambda: False) == least, f"seed {seed}"
         skipped, all_of_them = skipped + valley.expanded, all_of_them + whole.expanded
     assert 2 * skipped < all_of_them
+
+
+def small(**changed: object) -> Instance:
+    """A V of 2 stages with all times 1."""
+    fields = {"stages": 2, "stage_of": (0, 1, 1, 0), "microbatches": 2, "forward_ticks": (1,) * 4}
+    fields |= {"backward_ticks": (1,) * 4, "weight_ticks": (1,) * 4, "memory_cap": (2, 2)}
+    return Instance.model_validate(fields | changed)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"comm_ticks": 5, "barrier": "post_validation", "optimizer_ticks": (1, 30)},
+        {"comm_ticks": 40, "reduction_ticks": (1, 30, 30, 1)},
+        {
+            "stages": 3,
+            "stage_of": (0, 1, 2, 2, 1, 0),
+            "forward_ticks": (1,) * 6,
+            "backward_ticks": (2,) * 6,
+            "weight_ticks": (1,) * 6,
+            "memory_cap": (2,) * 3,
+            "comm_ticks": 1,
+            "barrier": "post_validation",
+            "optimizer_ticks": (1, 1, 9),
+        },
+    ],
+)
+def test_a_stage_that_is_done_waits_for_nothing(changed: dict[str, object]) -> None:
+    """A long step or reduction follows at once what a stage did last, whatever others still do; CP-SAT knows the optimum."""
+    instance = small(**changed)
+    best = proved_optimum(instance)
+    valley = Valley(instance, 0, best + 50)
+    assert valley.grow(lambda: False)
+    assert valley.floor <= best
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"memory_cap": (3, 3 + Fraction(1, 2**61 - 1)), "weight_share": Fraction(1, 3)},
+        {"forward_ticks": (10**9,) * 4, "backward_ticks": (10**9,) * 4, "weight_ticks": (10**9,) * 4}
+        | {"weight_share": Fraction(1, 10**11), "memory_cap": (4, 3)},
+        {"activation": (0.36641212345678,) * 4, "weight_share": 0.123456789012, "memory_cap": (1.09, 1.3)},
+        {"activation": (Fraction(1, 10**19), 1, 1, Fraction(1, 10**19))},
+    ],
+)
+def test_no_amount_of_memory_is_too_long_a_number(changed: dict[str, object]) -> None:
+    """Denominators of up to 19 digits: a bound, and none above what a list schedule takes."""
+    instance = small(microbatches=3, comm_ticks=1, **changed)
+    value = known_value(instance)
+    valley = Valley(instance, 0, value + 10)
+    for stages in ((1,), (0, 1)):
+        least, complete = valley.least(stages, stages, value + 10, lambda: False)
+        assert complete
+        assert 0 < least <= value
+
+
+@pytest.mark.parametrize("fault", [OSError("no space left"), EOFError(), UnpicklingError("truncated")])
+def test_compiled_code_that_cannot_be_kept_is_made_anew(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, or a file on it is cut off: the same value."""
+
+    def broken(*_: object) -> tuple[int, int]:
+        raise fault
+
+    monkeypatch.setattr(layers, "_fast", broken)
+    valley = Valley(small(comm_ticks=1), 0, 100)
+    expected = Valley(small(comm_ticks=1), 0, 100).least((0, 1), (0, 1), 100, lambda: False)
+    assert valley.least((0, 1), (0, 1), 100, lambda: False) == expected
+    assert layers._fast is extend
 
 
 def test_broken_off_it_says_less_and_never_more() -> None:

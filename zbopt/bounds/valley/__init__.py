@@ -16,7 +16,7 @@ from zbopt.result import Bound
 
 __all__ = ["Valley"]
 
-_MOST_BYTES = 2**28
+_MOST_BYTES = 2**27
 """Of the states of a layer; what follows takes a few times as much memory, and of more the work is not done in time."""
 
 _MOST_UNDER_WAY = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import lcm
+from math import ceil, floor, lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,9 @@ Integers = NDArray[np.int64]
 
 NEVER = 2**40
 """Ticks that no step takes."""
+
+_MOST = 2**62
+"""What compiled code counts up to, and as much again."""
 
 _MANY = 6
 """Times as many microbatches as can be under way: of fewer, a horizon leaves out more than a repetition would skip."""
@@ -192,6 +195,15 @@ class _Weights(NamedTuple):
     after_forward: int = 0
 
 
+def _unit(amounts: Sequence[Fraction], many: int) -> Fraction:
+    """By what to multiply ``amounts`` of memory to get whole numbers of which ``many`` and one more are no overflow.
+
+    Where there is no such number they are not quite whole: less is needed then, and there is more room.
+    """
+    exact = lcm(*(amount.denominator for amount in amounts))
+    return min(Fraction(exact), Fraction(_MOST // (many + 2)) / max(amounts))
+
+
 def _weights(slices: Slices, stage: int, idle: int) -> _Weights:
     """What is kept of a full stage, on which at least ``idle`` passes after its last F until all ends, its B aside."""
     instance, parts = slices.instance, slices.instance.virtual_stages_of(stage)
@@ -200,14 +212,15 @@ def _weights(slices: Slices, stage: int, idle: int) -> _Weights:
     # More than B gives back is not counted: no B may leave less room than there was. W of no time need not wait.
     waiting = min(each, *(held_for_weight(instance, v) for v in parts)) if weight else Fraction(0)
     room = max(room_beside_forward(instance, v) for v in parts)
-    unit = lcm(each.denominator, waiting.denominator, room.denominator)
-    gradient, many = max(slices.gradient(v) for v in parts), 2 * instance.microbatches
+    many = 2 * instance.microbatches
+    unit = _unit((each, waiting, room), many)
+    gradient = max(slices.gradient(v) for v in parts)
     live = most_work(room, [Waiting(each, gradient + weight, many), Waiting(waiting, weight, many)])
     return _Weights(
-        each=int(each * unit),
-        waiting=int(waiting * unit),
-        room=int(room * unit),
-        most=1 + int(room / each),
+        each=floor(each * unit),
+        waiting=floor(waiting * unit),
+        room=ceil(room * unit),
+        most=min(many, 1 + int(room / each)),
         weight=weight,
         after_weight=optimizer_tail(instance, stage),
         after_forward=max(0, idle - weight - live),

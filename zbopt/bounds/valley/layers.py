@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from pickle import UnpicklingError
+
 import numpy as np
 
 from zbopt.bounds.valley.kept import Integers, Kept
-from zbopt.bounds.valley.states import LAST, LEAST, LEFT_OUT, NEXT, PLACES, extend
+from zbopt.bounds.valley.states import LAST, LEAST, LEFT_OUT, NEXT, PLACES, extend, extend_from_disk
+
+log = logging.getLogger(__name__)
 
 __all__ = ["LEAST", "after", "nothing_begun", "table"]
 
@@ -31,8 +36,8 @@ def nothing_begun(kept: Kept, horizon: int) -> Integers:
     """The layer before all ops, of one state, in numbers that hold a sum of all its times up to ``horizon``."""
     slots, stages = kept.most_under_way, len(kept.full)
     columns = PLACES + 2 * slots + 2 * stages
-    # What is half as long is looked at in half the time.
-    state = np.zeros((1, columns), dtype=np.int32 if columns * horizon < 2**31 else np.int64)
+    # What is half as long is looked at in half the time; a sum that wrapped would only leave out too little.
+    state = np.zeros((1, columns), dtype=np.int32 if columns * horizon < 2**30 else np.int64)
     state[0, PLACES : PLACES + slots] = -1
     state[0, PLACES + 2 * slots + kept.stage[0]] = kept.head
     return state
@@ -48,9 +53,25 @@ def after(kept: Integers, layer: Integers, horizon: int) -> Integers:
     heads = np.full(1 << (2 * len(layer)).bit_length(), LAST, dtype=np.int64)
     count = 0
     while True:
-        done, count = extend(kept, layer, horizon, found, heads, count)
+        done, count = _extend(kept, layer, horizon, found, heads, count)
         layer = layer[done:]
         if not len(layer):
             following: Integers = found[:count][found[:count, NEXT] != LEFT_OUT]
             return following
         found = np.concatenate((found, np.empty_like(found)))
+
+
+_fast = extend_from_disk()
+
+
+def _extend(
+    kept: Integers, layer: Integers, horizon: int, found: Integers, heads: Integers, count: int
+) -> tuple[int, int]:
+    """``extend``, compiled anew where what is on disk cannot be read, or cannot be written."""
+    global _fast
+    try:
+        return _fast(kept, layer, horizon, found, heads, count)
+    except (OSError, EOFError, UnpicklingError) as fault:
+        log.info("compiled code cannot be kept: %s", fault)
+        _fast = extend
+        return _fast(kept, layer, horizon, found, heads, count)

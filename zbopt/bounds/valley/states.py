@@ -3,13 +3,13 @@
 A state is a row of whole numbers: what ``TIME`` to ``NEXT`` name; then, for each microbatch that can be under way, the
 place of its next op (-1: there is none), the earliest first; when that op can start at the earliest; when each kept
 stage is free; and how much W is owed there at that time. All compiled functions are in this file, for what is compiled
-is kept on disk, and made anew when its own file changes.
+is kept on disk, and made anew when this file changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 from numba import njit
@@ -31,15 +31,7 @@ that goes on from here ends earlier; sum of the times; a number for the ops begu
 ``LAST``, or ``LEFT_OUT`` of one for which another stands in; where the places begin."""
 LAST, LEFT_OUT = -1, -2
 
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def _compiled(function: F) -> F:
-    """``function`` compiled, on disk for the next time where there is a place to keep it."""
-    try:
-        return cast(F, njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # numba finds no folder that it may write
-        return cast(F, njit(nogil=True)(function))
+_compiled = njit(nogil=True)
 
 
 @_compiled
@@ -124,8 +116,8 @@ def _start(kept: Integers, state: Integers, held: Integers, place: int, ready: i
         if room < 0:
             return NEVER
         if kept[WAITING, stage] > 0:
-            may_be_owed = room // kept[WAITING, stage] * kept[WEIGHT, stage]
-            start = max(start, busy + state[kept[SIZES, OWED] + stage] - may_be_owed)
+            many = min(room // kept[WAITING, stage], 2 * kept[SIZES, MICROBATCHES])
+            start = max(start, busy + state[kept[SIZES, OWED] + stage] - many * kept[WEIGHT, stage])
     return start
 
 
@@ -249,8 +241,11 @@ def _go_to_next_start(kept: Integers, state: Integers, under_way: int) -> None:
     state[TIME] = max(state[TIME], start)
     for slot in range(under_way):
         state[ready + slot] = max(state[ready + slot], state[TIME])
+    last = 0 if state[BEGUN] < kept[SIZES, MICROBATCHES] else state[PLACES + under_way - 1]
     for stage in range(kept[SIZES, STAGES]):
-        _free_later(kept, state, stage, state[TIME])
+        # One with no F or B to come waits for nothing.
+        if kept[PLACES_OF + 3, stage] >= last:
+            _free_later(kept, state, stage, state[TIME])
 
 
 @_compiled
@@ -270,10 +265,7 @@ def _least_end(kept: Integers, state: Integers) -> int:
 
 @_compiled
 def _least_end_by_gradients(kept: Integers, state: Integers, held: Integers, gradients: Integers) -> int:
-    """The same by when the work that is left on the last full stage can be done.
-
-    The others would be asked in the same way, but hardly ever say more.
-    """
+    """The same by when the work left on the last full stage can be done; the others would hardly ever say more."""
     stage = kept[SIZES, STAGES] - 1
     while stage >= 0 and not kept[FULL, stage]:
         stage -= 1
@@ -398,3 +390,11 @@ def _no_later(kept: Integers, state: Integers, other: Integers) -> bool:
         if state[owed + stage] - done > other[owed + stage]:
             return False
     return True
+
+
+def extend_from_disk() -> Callable[..., tuple[int, int]]:
+    """``extend`` as it was compiled before, where there is a place to keep it."""
+    try:
+        return cast(Callable[..., tuple[int, int]], njit(cache=True, nogil=True)(extend.py_func))
+    except RuntimeError:  # numba finds no folder that it may write
+        return extend
