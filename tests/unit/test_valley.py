@@ -112,7 +112,7 @@ def small(**changed: object) -> Instance:
     ],
 )
 def test_a_stage_that_is_done_waits_for_nothing(changed: dict[str, object]) -> None:
-    """A long step or reduction follows at once what a stage did last, whatever others still do; CP-SAT knows the optimum."""
+    """A long step or reduction follows at once what a stage did last, whatever others do; CP-SAT knows the optimum."""
     instance = small(**changed)
     best = proved_optimum(instance)
     valley = Valley(instance, 0, best + 50)
