@@ -32,7 +32,7 @@ from zbopt.schedule import Schedule, Status
 
 OPTIMUM, UNPROVED = "optimum", "best found"
 AUTOMATIC = "zb-auto"
-AT_THE_CAP = (AUTOMATIC, "v-auto", "list")
+AT_THE_CAP = (AUTOMATIC, "v-auto", "interleaved-auto", "list")
 """Heuristics that plan for a cap; the others have the memory that their definition gives them."""
 
 

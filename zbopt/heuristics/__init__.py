@@ -14,6 +14,7 @@ from zbopt.heuristics.chimera import chimera
 from zbopt.heuristics.dualpipe import dualpipe, dualpipe_v
 from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
+from zbopt.heuristics.interleaved_auto import interleaved_auto
 from zbopt.heuristics.interleaved_zb import interleaved_zb
 from zbopt.heuristics.list_schedule import list_schedule
 from zbopt.heuristics.looped_bfs import looped_bfs
@@ -36,6 +37,7 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "interleaved": interleaved,
         "looped-bfs": looped_bfs,
         "interleaved-zb": interleaved_zb,
+        "interleaved-auto": interleaved_auto,
         "zb-h1": zb_h1,
         "zb-h2": zb_h2,
         "zb-auto": zb_auto,
@@ -52,7 +54,7 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
 )
 """Every heuristic by its name."""
 
-_MEET_THE_BOUND = ("zb-auto", "v-auto")
+_MEET_THE_BOUND = ("zb-auto", "v-auto", "interleaved-auto")
 _OVERLAP = ("dualpipe", "dualpipe-v")
 
 

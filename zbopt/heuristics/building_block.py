@@ -1,8 +1,9 @@
-"""Building blocks of V placement: one microbatch's ops at given times, repeated once a period.
+"""Building blocks: one microbatch's ops at given times, repeated once a period.
 
 Pipeline Parallelism with Controllable Memory (Qi et al. 2024, arXiv 2405.15362) makes a schedule of such a block:
-how long the block holds activations decides how much memory the schedule needs. A block here is four slopes, one for
-each leg of the way (forward down and up, gradient down and up), and three rests between the legs.
+how long the block holds activations decides how much memory the schedule needs. A block here has a slope for each leg
+of the way, which is once over all stages, and rests between the legs. In V placement forwards go down and up and
+gradients down and up, four legs; round robin, forwards go down v times and gradients up v times.
 """
 
 from __future__ import annotations
@@ -33,21 +34,28 @@ ROUNDS = 8
 """Packings from both ends of an order that is returned; most stop changing after three."""
 
 
+Packed = tuple[Packing, Starts]
+"""A schedule as packed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Times of one microbatch, in shares of the mean op beyond what op and transfer take themselves.
 
     Attributes:
-        slopes: Wait between neighbouring stages on each leg: forward down, forward up, gradient down, gradient up.
-        rests: Wait at the last stage, at the first stage, and at the last stage again.
+        slopes: Wait between neighbouring stages on each leg: those of forwards, then those of gradients.
+        rests: Wait between one leg and the next.
         period: Time between two microbatches, as a multiple of the largest load of a stage.
         weight: Wait of W after its B, in periods.
+        group: Microbatches that follow one another at once, each in its share of a period that one leg has; then the
+            next group waits for the periods of all. 1: no groups.
     """
 
     slopes: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
     rests: tuple[float, ...] = (0.0, 0.0, 0.0)
     period: float = 1
     weight: float = 0
+    group: int = 1
 
 
 def require_v(name: str, instance: Instance) -> None:
@@ -108,25 +116,49 @@ def memory_of(instance: Instance, whole: int) -> list[Fraction]:
     return [static_memory(instance, s) + kept * _one_microbatch(instance, s) for s in range(instance.stages)]
 
 
-def packed_steps(instance: Instance, rows: Sequence[Sequence[Step]]) -> tuple[Packing, Starts]:
+def packed_steps(instance: Instance, rows: Sequence[Sequence[Step]]) -> Packed:
     """An order of the ops of each stage that fits the cap, packed from both ends."""
     graph = expand(instance)
     return packed_order(graph, [[graph.index[Key(*step)] for step in row] for row in rows], ROUNDS)
 
 
-def _packed_in_two_ways(instance: Instance, blocks: Sequence[Block]) -> list[tuple[Packing, Starts]]:
-    """Each block at the instance's own times, and the order that it has at unit times."""
-    graph, found = expand(instance), []
-    with suppress(OutOfTimeError):
-        for block in blocks:
-            found.append(packed_block(graph, block, ROUNDS))
+class TwoWays:
+    """Packs blocks at an instance's own times and at unit times, whose order is then kept: as published ones are.
+
+    Args:
+        instance: The problem.
+        rounds: Packings from both ends, at most.
+    """
+
+    def __init__(self, instance: Instance, rounds: int = ROUNDS) -> None:
         unit = _at_unit_times(instance)
-        unit_graph = expand(unit)
-        for block in blocks if unit != instance else ():
-            packed = packed_block(unit_graph, block, ROUNDS)
-            if packed is not None:
-                rows = [[graph.index[Key(*step)] for step in row] for row in packed[0].steps(packed[1])]
-                found.append(packed_order(graph, rows, ROUNDS))
+        self.graph, self.rounds = expand(instance), rounds
+        self.unit = None if unit == instance else expand(unit)
+
+    def own(self, block: Block) -> Packed | None:
+        """The block at the instance's own times; ``None`` where it does not fit the cap."""
+        return packed_block(self.graph, block, self.rounds)
+
+    def as_published(self, block: Block) -> Packed | None:
+        """The order that the block has at unit times; ``None`` where it does not fit, or where those are its own."""
+        packed = None if self.unit is None else packed_block(self.unit, block, self.rounds)
+        if packed is None:
+            return None
+        rows = [[self.graph.index[Key(*step)] for step in row] for row in packed[0].steps(packed[1])]
+        return packed_order(self.graph, rows, self.rounds)
+
+    def __call__(self, block: Block) -> Iterator[Packed]:
+        """Both, one after the other."""
+        yield from filter(None, (way(block) for way in (self.own, self.as_published)))
+
+
+def _packed_in_two_ways(instance: Instance, blocks: Sequence[Block]) -> list[Packed]:
+    """Each block at the instance's own times, then each at unit times."""
+    found: list[Packed | None] = []
+    with suppress(OutOfTimeError):
+        ways = TwoWays(instance)
+        for way in (ways.own, ways.as_published):
+            found += map(way, blocks)
     if not found:
         check()
     return list(filter(None, found))
@@ -168,7 +200,7 @@ def _at_unit_times(instance: Instance) -> Instance:
     return instance.model_copy(update={**times, "comm_ticks": 0})
 
 
-def packed_block(graph: TaskGraph, block: Block, rounds: int) -> tuple[Packing, Starts] | None:
+def packed_block(graph: TaskGraph, block: Block, rounds: int) -> Packed | None:
     """The block repeated and packed, from both ends ``rounds`` times; ``None`` where it does not fit the cap."""
     order = repeated(graph, block)
     packing = Packing(graph, order)
@@ -203,7 +235,8 @@ def block_times(graph: TaskGraph, block: Block) -> dict[int, float]:
             time -= task.duration_ticks
         if task.kind is Kind.W:
             time += gradient[v] + block.weight * period
-        times[i] = time + task.microbatch * period
+        before, within = divmod(task.microbatch, block.group)
+        times[i] = time + (before * block.group + within * instance.stages / instance.virtual_stages) * period
     return times
 
 
@@ -217,12 +250,13 @@ def _backward_ticks(instance: Instance) -> tuple[list[int], list[int]]:
 def _times(instance: Instance, block: Block, mean: float, gradient: list[int]) -> tuple[list[float], list[float]]:
     """Start of F and of the gradient op of the first microbatch, by virtual stage."""
     p, last = instance.stages, instance.virtual_stages - 1
+    turn = last // p
     forwards, gradients = [0.0], [0.0] * (last + 1)
     for v in range(1, last + 1):
-        wait = block.rests[0] if v == p else block.slopes[0 if v < p else 1]
+        wait = block.slopes[v // p] if v % p else block.rests[v // p - 1]
         forwards.append(forwards[-1] + instance.forward_ticks[v - 1] + instance.lag_ticks(v - 1, v) + wait * mean)
-    gradients[last] = forwards[last] + instance.forward_ticks[last] + block.rests[1] * mean
+    gradients[last] = forwards[last] + instance.forward_ticks[last] + block.rests[turn] * mean
     for v in range(last - 1, -1, -1):
-        wait = block.rests[2] if v == p - 1 else block.slopes[2 if v >= p else 3]
+        wait = block.slopes[2 * turn + 1 - v // p] if (v + 1) % p else block.rests[2 * turn - v // p]
         gradients[v] = gradients[v + 1] + gradient[v + 1] + instance.lag_ticks(v + 1, v) + wait * mean
     return forwards, gradients

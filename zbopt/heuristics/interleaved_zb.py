@@ -10,6 +10,7 @@ from fractions import Fraction
 
 from zbopt.graph import Key, expand
 from zbopt.heuristics.build import (
+    Step,
     require_kept_activations,
     require_only_ops,
     require_split,
@@ -36,10 +37,19 @@ def interleaved_zb(instance: Instance) -> Schedule:
             never split, or more than the ops of one step has to be placed.
         CannotFitError: A stage's cap is below the activations that the schedule holds.
     """
-    require_round_robin("interleaved-zb", instance)
-    require_split("interleaved-zb", instance)
-    require_only_ops("interleaved-zb", instance)
-    require_kept_activations("interleaved-zb", instance)
+    return schedule_in_order("interleaved-zb", instance, zero_bubble_orders("interleaved-zb", instance))
+
+
+def zero_bubble_orders(name: str, instance: Instance) -> list[list[Step]]:
+    """For each stage the order of the schedule, for the heuristic ``name``; it may hold more than the cap.
+
+    Raises:
+        NotApplicableError: As above.
+    """
+    require_round_robin(name, instance)
+    require_split(name, instance)
+    require_only_ops(name, instance)
+    require_kept_activations(name, instance)
     forwards, backwards = passes(instance, even_groups(instance.stages, instance.microbatches))
     held = min(len(forwards), warmup(instance, 0, forwards) + 1)
     limited = instance.model_copy(
@@ -49,7 +59,7 @@ def interleaved_zb(instance: Instance) -> Schedule:
     orders = [order_of(instance, stage, forwards, backwards, split_steps) for stage in range(instance.stages)]
     rows = [[graph.index[Key(*step)] for step in order] for order in orders]
     packing, starts = packed_order(graph, rows, _ROUNDS)
-    return schedule_in_order("interleaved-zb", instance, packing.steps(starts))
+    return packing.steps(starts)
 
 
 def _room(instance: Instance, stage: int, held: int) -> Fraction:

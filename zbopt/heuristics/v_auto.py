@@ -8,28 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from fractions import Fraction
 
-from zbopt.graph import Key, expand
+from zbopt.heuristics.block_search import best_blocks, best_packed, packed_list, short_step
 from zbopt.heuristics.build import CannotFitError, Step, require_kept_activations, require_only_ops, schedule_in_order
-from zbopt.heuristics.building_block import ROUNDS, Block, memory_of, packed_block, packed_steps, require_v
+from zbopt.heuristics.building_block import ROUNDS, Block, Packed, memory_of, packed_block, packed_steps, require_v
 from zbopt.heuristics.idle_search import idle_search, longer_idle_search
-from zbopt.heuristics.list_schedule import list_orders
-from zbopt.heuristics.pack import Packing, Starts, packed_order
-from zbopt.heuristics.patience import OutOfTimeError, check, is_best
+from zbopt.heuristics.patience import OutOfTimeError, is_best
 from zbopt.heuristics.zb_v import handcrafted
 from zbopt.instance import Instance
 from zbopt.schedule import Schedule
 
-_MOST_OPS = 150_000
-"""Ops to pack over all blocks: about a second."""
-_LIST_OPS = 30_000
-"""Ops to simulate for a list schedule; the heuristic of that name looks for longer."""
 _SEARCH_OPS = 2_500_000
 """Ops to simulate in ``idle_search``: ten seconds. With memory of ZB-V or less the blocks are better."""
-_MOST_BLOCKS = 64
-"""Blocks to try on a small instance."""
+_KEPT = 2
+"""Blocks of the short step that are tried on the whole one."""
 
 
 def v_auto(instance: Instance) -> Schedule:
@@ -46,14 +39,7 @@ def v_auto(instance: Instance) -> Schedule:
     require_v("v-auto", instance)
     require_only_ops("v-auto", instance)
     require_kept_activations("v-auto", instance)
-    candidates = _candidates(instance)
-    packing, starts = next(candidates)
-    with suppress(OutOfTimeError):
-        for other in candidates:
-            if other[0].value(other[1]) < packing.value(starts):
-                packing, starts = other
-            if instance.optimizer_ticks is None and is_best(packing.value(starts)):
-                break
+    packing, starts = best_packed(instance, _candidates(instance))
     schedules = [schedule_in_order("v-auto", instance, packing.steps(starts))]
     if _room_beside_zb_v(instance) > 0 and not is_best(schedules[0].provenance.value or 0):
         with suppress(OutOfTimeError, CannotFitError):
@@ -91,18 +77,15 @@ def _value(schedule: Schedule) -> int:
     return schedule.provenance.value or 0
 
 
-def _candidates(instance: Instance) -> Iterator[tuple[Packing, Starts]]:
+def _candidates(instance: Instance) -> Iterator[Packed]:
     """A list schedule, then ZB-V by hand where it fits, and the best blocks."""
-    orders = list_orders("v-auto", instance, _LIST_OPS)
-    check()
-    graph = expand(instance)
-    rows = [[graph.index[Key(*step)] for step in row] for row in orders]
-    check()
-    yield packed_order(graph, rows, ROUNDS)
+    yield (listed := packed_list("v-auto", instance))
     published = handcrafted(instance)
     if published and _room_beside_zb_v(instance) >= 0:
         yield packed_steps(instance, published)
-    yield from filter(None, (packed_block(graph, block, ROUNDS) for block in _best_blocks(instance)))
+    short = short_step(instance)
+    best = best_blocks(short, _FIRST, lambda block: filter(None, (packed_block(short, block, 1),)), _KEPT)
+    yield from filter(None, (packed_block(listed[0].graph, block, ROUNDS) for block in best))
 
 
 def _room_beside_zb_v(instance: Instance) -> Fraction:
@@ -110,28 +93,6 @@ def _room_beside_zb_v(instance: Instance) -> Fraction:
     needs = memory_of(instance, instance.stages)
     caps = instance.memory_cap or memory_of(instance, instance.microbatches)
     return min(cap - needed for cap, needed in zip(caps, needs, strict=True))
-
-
-def _best_blocks(instance: Instance) -> list[Block]:
-    """The best blocks on a step of few microbatches, the best first."""
-    few = min(instance.microbatches, 2 * instance.stages + 4)
-    graph = expand(instance.model_copy(update={"microbatches": few}))
-    evaluations = max(12, min(_MOST_BLOCKS, _MOST_OPS // (4 * len(graph.tasks))))
-    values: dict[Block, float] = {}
-
-    def value(block: Block) -> float:
-        if block not in values and len(values) < evaluations:
-            found = packed_block(graph, block, 1)
-            values[block] = float("inf") if found is None else found[0].value(found[1])
-        return values.get(block, float("inf"))
-
-    best = min(_FIRST, key=value)
-    while len(values) < evaluations:
-        better = min(_neighbours(best), key=value)
-        if value(better) >= value(best):
-            break
-        best = better
-    return sorted((block for block in values if values[block] < float("inf")), key=values.__getitem__)[:2]
 
 
 _FIRST = [
@@ -152,21 +113,3 @@ _FIRST = [
     Block((1.0, 0.0, 3.0, 0.0)),
 ]
 """V-Min's, V-Half's and ZB-V's, and a choice of those that were best of 432 on one or more of 21 instances."""
-
-
-def _neighbours(block: Block) -> Iterator[Block]:
-    """Blocks that differ in one number."""
-    for leg in range(4):
-        for step in (0.5, -0.5):
-            slope = block.slopes[leg] + step
-            if slope >= 0:
-                yield replace(block, slopes=(*block.slopes[:leg], slope, *block.slopes[leg + 1 :]))
-    for turn in range(3):
-        for step in (1.0, -1.0):
-            rest = block.rests[turn] + step
-            if rest >= 0:
-                yield replace(block, rests=(*block.rests[:turn], rest, *block.rests[turn + 1 :]))
-    for weight in (0.0, 0.5, 1.0):
-        yield replace(block, weight=weight)
-    for factor in (0.9, 1.1):
-        yield replace(block, period=max(1.0, block.period * factor))
