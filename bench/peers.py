@@ -22,6 +22,7 @@ from pathlib import Path
 
 from zbopt import Instance, solve
 from zbopt.heuristics import CannotFitError, NotApplicableError, best_first
+from zbopt.heuristics.patience import bounded
 from zbopt.metrics import figures
 from zbopt.result import Progress
 
@@ -75,7 +76,8 @@ def heuristics_until(instance: Instance, good_enough: int) -> tuple[int, str]:
     least: tuple[int, str] | None = None
     for name, heuristic in best_first(instance):
         try:
-            value = figures(heuristic(instance)).value(instance.objective)
+            with bounded(good_enough):
+                value = figures(heuristic(instance)).value(instance.objective)
         except (CannotFitError, NotApplicableError):
             continue
         least = (value, name) if least is None else min(least, (value, name))

@@ -192,11 +192,34 @@ def test_v_auto_at_each_cap(peer: Peer, objective: str) -> None:
     assert Fraction(getattr(found, objective), 2) <= best_published(peer, objective, peer.cap)
 
 
-GROUPED = [peer for peer in PEERS if peer.scheduler in ("gis", "gis-h") and peer.m <= 24]
+GROUPED = [peer for peer in PEERS if peer.scheduler in ("gis", "gis-h")]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("peer", GROUPED, ids=ids(GROUPED))
+def test_generalized_interleaved_schedule_equals_the_published_figures(peer: Peer, objective: str) -> None:
+    """Makespan, span and peak of all settings, at unit times and at the paper's."""
+    found = run(peer.scheduler, peer, objective)
+    assert Fraction(getattr(found, objective), 2) == getattr(peer, objective)
+    assert max(found.peak_memory) == peer.peak
+
+
+@pytest.mark.parametrize(
+    ("name", "v", "beyond"),
+    [("gis", 2, 14), ("gis", 3, 14), ("gis", 4, 14), ("gis-h", 2, 18), ("gis-h", 3, 22), ("gis-h", 4, 26)],
+)
+def test_generalized_interleaved_schedule_closed_form(name: str, v: int, beyond: int) -> None:
+    """3mv + 2(p - 1), and with half the group 3mv + (v + 3)p/2 - 2, here at p = 8, m = 16; (p + (v - 1)g)/v held."""
+    found = figures(HEURISTICS[name](Instance.uniform(stages=8, microbatches=16, placement="interleaved", virtual=v)))
+    assert found.makespan == 48 * v + beyond
+    assert max(found.peak_memory) == Fraction(8 + (v - 1) * (8 if name == "gis" else 4), v)
+
+
+SHORT = [peer for peer in GROUPED if peer.m <= 24]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("peer", SHORT, ids=ids(SHORT))
 def test_interleaved_auto_at_the_memory_of_the_generalized_interleaved_schedule(peer: Peer, objective: str) -> None:
     """Below the best published round-robin schedule at its own memory; bench/peers.py measures longer steps."""
     found = run("interleaved-auto", peer, objective, peer.peak)

@@ -69,7 +69,7 @@ def test_fewer_microbatches_than_stages_and_one_stage():
     assert run("1f1b", fused(4, 2, backward=1)).makespan == 10
     one_stage = uniform(stages=1, microbatches=5)
     two_streams = {"chimera", "dualpipe", "dualpipe-v"}
-    round_robin = {"interleaved", "looped-bfs", "interleaved-zb", "interleaved-auto"}
+    round_robin = {"interleaved", "looped-bfs", "interleaved-zb", "interleaved-auto", "gis", "gis-h"}
     v = {"1f1b-v", "v-min", "v-half", "zb-v", "v-auto"}
     for name in HEURISTICS.keys() - round_robin - v - two_streams:
         assert run(name, one_stage).makespan == 15

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from zbopt.heuristics.build import CannotFitError, NotApplicableError
 from zbopt.heuristics.chimera import chimera
 from zbopt.heuristics.dualpipe import dualpipe, dualpipe_v
+from zbopt.heuristics.gis import gis, gis_half
 from zbopt.heuristics.gpipe import gpipe
 from zbopt.heuristics.interleaved import interleaved
 from zbopt.heuristics.interleaved_auto import interleaved_auto
@@ -37,6 +38,8 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "interleaved": interleaved,
         "looped-bfs": looped_bfs,
         "interleaved-zb": interleaved_zb,
+        "gis": gis,
+        "gis-h": gis_half,
         "interleaved-auto": interleaved_auto,
         "zb-h1": zb_h1,
         "zb-h2": zb_h2,

@@ -49,6 +49,7 @@ class Block:
         weight: Wait of W after its B, in periods.
         group: Microbatches that follow one another at once, each in its share of a period that one leg has; then the
             next group waits for the periods of all. 1: no groups.
+        bend: Before so many virtual stages of a slice forwards and gradients wait as the other does behind them.
     """
 
     slopes: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
@@ -56,6 +57,11 @@ class Block:
     period: float = 1
     weight: float = 0
     group: int = 1
+    bend: int = 0
+
+    def slope(self, leg: int, position: int) -> float:
+        """Wait between the virtual stages ``position`` - 1 and ``position`` of those that a leg passes."""
+        return self.slopes[-1 - leg] if position <= self.bend else self.slopes[leg]
 
 
 def require_v(name: str, instance: Instance) -> None:
@@ -131,7 +137,7 @@ class TwoWays:
     """
 
     def __init__(self, instance: Instance, rounds: int = ROUNDS) -> None:
-        unit = _at_unit_times(instance)
+        unit = at_unit_times(instance)
         self.graph, self.rounds = expand(instance), rounds
         self.unit = None if unit == instance else expand(unit)
 
@@ -185,7 +191,7 @@ def _one_microbatch(instance: Instance, stage: int) -> Fraction:
     return sum((whole_memory(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
 
 
-def _at_unit_times(instance: Instance) -> Instance:
+def at_unit_times(instance: Instance) -> Instance:
     """F = B = W = 1 and BW = 2 ticks, without communication: what the published blocks were made for."""
     times = {
         field: None if given is None else tuple(None if ticks is None else unit for ticks in given)
@@ -253,10 +259,10 @@ def _times(instance: Instance, block: Block, mean: float, gradient: list[int]) -
     turn = last // p
     forwards, gradients = [0.0], [0.0] * (last + 1)
     for v in range(1, last + 1):
-        wait = block.slopes[v // p] if v % p else block.rests[v // p - 1]
+        wait = block.slope(v // p, v % p) if v % p else block.rests[v // p - 1]
         forwards.append(forwards[-1] + instance.forward_ticks[v - 1] + instance.lag_ticks(v - 1, v) + wait * mean)
     gradients[last] = forwards[last] + instance.forward_ticks[last] + block.rests[turn] * mean
     for v in range(last - 1, -1, -1):
-        wait = block.slopes[2 * turn + 1 - v // p] if (v + 1) % p else block.rests[2 * turn - v // p]
+        wait = block.slope(2 * turn + 1 - v // p, (v + 1) % p) if (v + 1) % p else block.rests[2 * turn - v // p]
         gradients[v] = gradients[v + 1] + gradient[v + 1] + instance.lag_ticks(v + 1, v) + wait * mean
     return forwards, gradients

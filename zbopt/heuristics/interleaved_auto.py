@@ -1,8 +1,7 @@
 """Interleaved schedules for any memory cap: the best building block of round-robin placement, packed from both ends.
 
-Interleaved 1F1B warms up with as many forwards as it can use. Blocks at the pace of the steady state hold less, as the
-generalized interleaved schedule of PipeOffload does (Wan et al. 2025, arXiv 2503.01328, section 3): p microbatches, or
-3p/4 with groups of half as many. Here any group is tried, at the instance's own times.
+Interleaved 1F1B warms up with as many forwards as it can use. Blocks at the pace of the steady state hold less: p
+microbatches, or 3p/4 with groups of half as many (``gis``). Here any group is tried, at the instance's own times.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from zbopt.heuristics.build import (
     require_only_ops,
     schedule_in_order,
 )
-from zbopt.heuristics.building_block import Block, Packed, TwoWays, memory_of
+from zbopt.heuristics.building_block import Block, Packed, TwoWays, memory_of, packed_steps
+from zbopt.heuristics.gis import grouped_block, grouped_orders
 from zbopt.heuristics.interleaved import require_round_robin
 from zbopt.heuristics.interleaved_zb import zero_bubble_orders
 from zbopt.heuristics.patience import OutOfTimeError, is_best
@@ -30,6 +30,8 @@ _KEPT = 4
 """Blocks of the short step that are tried on the whole one."""
 _SLOPES = ((0.0, 0.5), (0.5, 0.5), (0.0, 0.0), (0.0, 1.0), (0.5, 0.0))
 """Waits between stages, forward and back."""
+_SMALLER = 3
+"""Sizes of groups to look among for the largest that fits: times of the instance's own hold activations for longer."""
 
 
 def interleaved_auto(instance: Instance) -> Schedule:
@@ -54,35 +56,32 @@ def interleaved_auto(instance: Instance) -> Schedule:
 
 
 def _candidates(name: str, instance: Instance) -> Iterator[Packed]:
-    """A list schedule, then the best blocks."""
+    """A list schedule, the order of the largest groups that fit, and the best blocks."""
     yield packed_list(name, instance)
+    largest = _largest_group(instance)
+    for group in range(largest, max(0, largest - _SMALLER), -1):
+        with suppress(CannotFitError):
+            orders = grouped_orders(instance, group)
+            schedule_in_order(name, instance, orders)
+            yield packed_steps(instance, orders)
+            break
     short = short_step(instance)
-    best = best_blocks(short, _blocks(instance), TwoWays(short.instance, 1), _KEPT)
     ways = TwoWays(instance)
-    for block in best:
+    for block in best_blocks(short, _blocks(instance, largest), TwoWays(short.instance, 1), _KEPT):
         yield from ways(block)
 
 
-def _blocks(instance: Instance) -> list[Block]:
-    """Blocks whose forwards, and gradients, come round to the same stage after as long as a group takes there.
-
-    With groups of g they hold p + (v - 1)g activations of a virtual stage at unit times.
-    """
+def _largest_group(instance: Instance) -> int:
+    """With groups of g a stage holds p + (v - 1)g activations of a virtual stage at unit times: g at the cap."""
     p, v = instance.stages, instance.virtual_stages // instance.stages
     static, one = memory_of(instance, 0), memory_of(instance, 1)
     caps = instance.memory_cap or memory_of(instance, p)
     each = [(c - s) / (o - s) for c, s, o in zip(caps, static, one, strict=True) if o > s]
-    whole = min(each, default=Fraction(p))
-    fitting = min(p, max(1, int(v * whole - p) // (v - 1)))
-    groups = [g for g in dict.fromkeys((fitting, fitting + 1, fitting - 1, fitting + 2)) if g >= 1]
-    return [_block(p, v, g, f, b, group) for g in groups for group in (g, 1) for f, b in _SLOPES]
+    return min(p, max(1, int(v * min(each, default=Fraction(p)) - p) // (v - 1)))
 
 
-def _block(p: int, v: int, g: int, forward: float, backward: float, group: int) -> Block:
-    """Forwards at the first slope, gradients at the second, and what is left of a group's time between two legs."""
-    rests = [max(0.0, 3 * g - p - (p - 1) * slope) for slope in (forward, backward)]
-    return Block(
-        slopes=(forward,) * v + (backward,) * v,
-        rests=(rests[0],) * (v - 1) + (0.0,) + (rests[1],) * (v - 1),
-        group=group,
-    )
+def _blocks(instance: Instance, largest: int) -> list[Block]:
+    """Blocks of about the largest groups that fit, and those that come round as fast without groups."""
+    p, v = instance.stages, instance.virtual_stages // instance.stages
+    groups = [g for g in (largest, largest + 1, largest - 1, largest + 2) if g >= 1]
+    return [grouped_block(p, v, g, f, b, group) for g in groups for group in (g, 1) for f, b in _SLOPES]
