@@ -256,7 +256,7 @@ class _Solve:
         if not self.is_worth_improving or self.best is None:
             return
         enough, over = (partial(self.out_of_patience, part) for part in (share * _KERNELS_SHARE, share))
-        search = improved(self.best, self.graph, self.limits.seed, enough)
+        search = improved(self.one(self.best), self.graph, self.limits.seed, enough)
         try:
             while not self.closed() and not over():
                 with limited(over), bounded(self.bound.value):
@@ -264,9 +264,9 @@ class _Solve:
                 if schedule is not None:
                     self.questions += len(schedule.events) // _EVENTS_A_QUESTION
                     before = self.value
-                    self.offer(schedule)
+                    self.offer(self.whole(schedule))
                     if self.value != before:
-                        self.words.put(Word(value=self.value, starts=starts_of(self.graph, self.best)))
+                        self.words.put(Word(value=self.value, starts=starts_of(self.graph, self.one(self.best))))
                 yield
         except (NotApplicableError, StopIteration) as reason:
             log.info("no further improving: %s", reason)
@@ -285,8 +285,17 @@ class _Solve:
 
     def answered(self, starts: Mapping[int, int]) -> Schedule:
         """The schedule of the whole step that the engine's starts stand for."""
-        found = schedule_of(self.graph, starts, Provenance(source=self.limits.engine.value, versions=versions()))
-        return all_iterations(found, self.instance) if self.instance.objective is Objective.PERIOD else found
+        return self.whole(
+            schedule_of(self.graph, starts, Provenance(source=self.limits.engine.value, versions=versions()))
+        )
+
+    def one(self, schedule: Schedule) -> Schedule:
+        """What the graph has of a schedule: all of it, or for the period one iteration."""
+        return first_iteration(schedule) if self.instance.objective is Objective.PERIOD else schedule
+
+    def whole(self, schedule: Schedule) -> Schedule:
+        """The schedule of which the graph has that."""
+        return all_iterations(schedule, self.instance) if self.instance.objective is Objective.PERIOD else schedule
 
     def search(self, improving: Iterator[None]) -> None:
         """Improve here and let the engine search in a process of its own, at once where there are workers for both.
@@ -327,7 +336,7 @@ class _Solve:
     def order(self, graph: TaskGraph) -> Order:
         assert self.best is not None
         limits = self.limits
-        begin = first_iteration(self.best) if self.instance.objective is Objective.PERIOD else self.best
+        begin = self.one(self.best)
         left = limits.time_limit_s if limits.deterministic else limits.time_limit_s - self.elapsed_s()
         return Order(
             engine=limits.engine,

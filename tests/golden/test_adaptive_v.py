@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 
+from zbopt.bounds import lower_bound
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.heuristics.build import schedule_in_order
@@ -43,11 +44,11 @@ def even_caps(stages: tuple[int, ...], last: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(("p", "k"), even_caps((4, 5, 6), 1))
 def test_v_auto_meets_the_formula(p: int, k: int) -> None:
-    """k even from 2((p + 4) // 3) to 2p, m = 2p."""
+    """k even from 2((p + 4) // 3) to 2p, m = 2p; and nothing is below it."""
     instance = problem(p, 2 * p, k)
     schedule = HEURISTICS["v-auto"](instance)
     assert validate(instance, schedule).valid
-    assert figures(schedule).max_stage_span == span(p, 2 * p, k)
+    assert figures(schedule).max_stage_span == span(p, 2 * p, k) == lower_bound(instance).value
 
 
 @pytest.mark.parametrize(("p", "k"), even_caps((4, 5, 6), -1) + even_caps((7, 8), -3))

@@ -33,14 +33,15 @@ def test_bounds_on_v_placement(block: int) -> None:
     [
         (16, 8, "max_stage_span", "turns", 104),
         (16, 4, "max_stage_span", "area", 144),
-        (16, 8, "max_stage_span", "last-forward", 105),
+        (16, 8, "max_stage_span", "last-forward", 119),
+        (16, 14, "max_stage_span", "last-forward", 101),
         (24, 12, "makespan", "last-forward", 155),
         (24, 8, "makespan", "last-forward", 167),
     ],
 )
 def test_at_unit_times(m: int, k: int, objective: str, name: str, value: int) -> None:
-    """Sections 5, 6 and 8 of models/bounds.md, p=8: 6m + 2p - k; m(4p + 4)/k; 6m + 2p - k + max(0, 2p + 1 - 2k);
-    6m + p - 1 + 2p - k + max(0, 3p - 2k)."""
+    """Sections 5, 6 and 8 of models/bounds.md, p=8: 6m + 2p - k; m(4p + 4)/k; 6m + 6p - 1 - 3k for k < 2p under the
+    largest span, and under the makespan for k <= 3p/2."""
     bound = ARGUMENTS[name](_unit(m, k, objective))
     assert bound is not None
     assert bound.value == value

@@ -25,30 +25,54 @@ def last_forward(instance: Instance) -> Bound | None:
 
 def _of_stage(slices: Slices, stage: int) -> int:
     instance = slices.instance
+    if instance.objective is Objective.MAKESPAN or stage != instance.stage_of[0]:
+        return _of_itself(slices, stage)
+    return max(_of_itself(slices, stage), *(_of_first_stage(slices, other) for other in range(instance.stages)))
+
+
+def _of_itself(slices: Slices, stage: int) -> int:
+    """By what is left to ``stage`` itself."""
+    instance = slices.instance
     head = slices.heads[instance.virtual_stages_of(stage)[0]] if instance.objective is Objective.MAKESPAN else 0
     step = optimizer_tail(instance, stage)
-    before, after = turns.before_first_gradient(slices, stage), _after_last_forward(slices, stage)
-    apart = _most_before_gradient(instance, stage) < instance.microbatches * len(instance.virtual_stages_of(stage))
-    idle = before + max(step, after) if apart else max(before + step, after)
+    if instance.objective is Objective.MAKESPAN:
+        left = slices.gradient_tails[instance.virtual_stages_of(stage)[-1]]
+    else:
+        left = _own_tail(slices, stage) + optimizer_tail(instance, stage)
+    before, after = turns.before_first_gradient(slices, stage), max(0, _after_last_forward(slices, stage, left))
+    idle = before + max(step, after) if _are_apart(instance, stage) else max(before + step, after)
     return head + slices.work(stage) + idle
 
 
-def _after_last_forward(slices: Slices, stage: int) -> int:
-    """Least time, from the start of the stage's last F to the end of all that counts, in which it does no op."""
+def _of_first_stage(slices: Slices, stage: int) -> int:
+    """Least span of the stage of the first virtual stage, by what ``stage`` has to do between its first and last op."""
+    parts = slices.instance.virtual_stages_of(stage)
+    before = turns.before_first_gradient(slices, stage) if _are_apart(slices.instance, stage) else 0
+    after = _after_last_forward(slices, stage, slices.tails_on_first[parts[-1]])
+    return slices.heads[parts[0]] + slices.work(stage) + before + after
+
+
+def _are_apart(instance: Instance, stage: int) -> bool:
+    """Whether the last F of ``stage`` starts only after its first gradient op."""
+    forwards = instance.microbatches * len(instance.virtual_stages_of(stage))
+    return _most_before_gradient(instance, stage) < forwards
+
+
+def _after_last_forward(slices: Slices, stage: int, left: int) -> int:
+    """Least time from the start of the stage's last F to the end of all that counts, less the most work in it.
+
+    ``left``: least time from the arrival of that F's gradient to that end.
+    """
     instance = slices.instance
     last = instance.virtual_stages_of(stage)[-1]
     own = slices.forward(last) + slices.again(last) + slices.backward_work(last)
-    if instance.objective is Objective.MAKESPAN:
-        left = slices.gradient_tails[last]
-    else:
-        left = _own_tail(slices, stage) + optimizer_tail(instance, stage)
     kinds = list(_live(slices, stage))
     room = Fraction(0)
     if instance.memory_cap is None:
         room = sum((kind.memory * kind.most for kind in kinds), room)
     else:
         room = instance.memory_cap[stage] - static_memory(instance, stage) - whole_memory(instance, last)
-    return max(0, slices.round_trips[last] + left - own - most_work(room, kinds))
+    return slices.round_trips[last] + left - own - most_work(room, kinds)
 
 
 def _own_tail(slices: Slices, stage: int) -> int:

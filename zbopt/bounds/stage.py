@@ -131,6 +131,18 @@ class Slices:
         last_step = 0 if own_step else instance.barrier_ticks + max(instance.optimizer_ticks or (0,))
         return tuple(tail + last_step for tail in tails)
 
+    @cached_property
+    def tails_on_first(self) -> tuple[int, ...]:
+        """Least time from the arrival of a gradient on a virtual stage to the last end on the stage of the first one.
+
+        Of a single route. O is included; what else other stages have left is not.
+        """
+        instance = self.instance
+        tails = [self.backward_work(0) + optimizer_tail(instance, instance.stage_of[0])]
+        for v in range(1, instance.virtual_stages):
+            tails.append(self.gradient(v) + instance.lag_ticks(v, v - 1) + tails[-1])
+        return tuple(tails)
+
 
 def slots(instance: Instance, virtual_stage: int) -> int | None:
     """Microbatches between F and backward that fit under the cap of a stage of one virtual stage, at the start of an F.

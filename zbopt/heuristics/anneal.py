@@ -25,7 +25,7 @@ from zbopt.heuristics.step import Rows, Step, Timed
 from zbopt.heuristics.window import Window
 from zbopt.instance import COMPUTE, Kind, Objective
 from zbopt.schedule import Schedule
-from zbopt.timing import stage_orders, starts_of
+from zbopt.timing import best_starts, stage_orders, starts_of
 
 _MOVES = 8_000
 """Moves of a round."""
@@ -53,15 +53,15 @@ def annealed(schedules: Sequence[Schedule], graph: TaskGraph, seed: int) -> Iter
         seed: Of the windows and moves.
 
     Raises:
-        NotApplicableError: The objective is not the makespan, more than the ops of one step has to be placed,
-            activations are dropped, or a backward may be one op or two.
+        NotApplicableError: The objective is the period, more than the ops of one step has to be placed, activations
+            are dropped, or a backward may be one op or two.
     """
     instance = graph.instance
     require_only_ops("anneal", instance)
     require_kept_activations("anneal", instance)
-    if instance.objective is not Objective.MAKESPAN or graph.choices:
+    if instance.objective is Objective.PERIOD or graph.choices:
         raise NotApplicableError(
-            "anneal: it shortens the makespan of ops that are given; take the makespan, and B and W or BW alone"
+            "anneal: it shortens one step of ops that are given; take makespan or span, and B and W or BW alone"
         )
     search = _Search.of(schedules[0], graph, Random(seed))
     best = search.best()
@@ -107,7 +107,14 @@ class _Search:
 
     def add(self, schedule: Schedule) -> None:
         """Anneal a further schedule."""
-        self.starts.append(_Start(self.step.timed(self.step.numbered(_orders(self.graph, schedule)))))
+        self.starts.append(_Start(self.timed(self.step.numbered(_orders(self.graph, schedule)))))
+
+    def timed(self, rows: Rows) -> Timed:
+        """The times of an order; under the largest span each stage counts from where that is best for this order."""
+        if self.graph.instance.objective is not Objective.MAX_STAGE_SPAN:
+            return self.step.timed(rows)
+        starts = best_starts(self.graph, [[self.step.tasks[i] for i in row] for row in rows])
+        return self.step.timed(rows, [starts[self.step.tasks[row[0]]] if row else 0 for row in rows])
 
     def best(self) -> int:
         """The least value of all."""
@@ -126,14 +133,14 @@ class _Search:
         window = self.window(start.timed)
         with suppress(OutOfTimeError):
             rows = self.anneal(window)
-            start.timed = self.step.timed(window.whole(start.timed, rows))
+            start.timed = self.timed(window.whole(start.timed, rows))
         return start.timed
 
     def window(self, timed: Timed) -> Window:
         """Some time of a schedule, long enough for several orders."""
         random, length = self.random, self.random.uniform(*_WINDOW) * self.load
         while True:
-            first = random.uniform(-length, timed.value)
+            first = random.uniform(-length, timed.end)
             window = Window(self.step, timed, first, first + length)
             if window.count >= min(_LEAST_OPS, len(timed.head)):
                 return window
@@ -142,16 +149,16 @@ class _Search:
     def anneal(self, window: Window) -> Rows:
         """Move ops of the window; the last orders if they are as good as the best on the way, else those."""
         random = self.random
-        best, rows = window.value, window.rows()
+        best, rows = window.end, window.rows()
         hot, cold = _HOT[0] * (_HOT[1] / _HOT[0]) ** random.random() * self.load, _COLD * self.load
         for n in range(_MOVES):
             if n % _MOVES_A_CHECK == 0:
                 check()
             heat = hot * (cold / hot) ** (n / _MOVES)
-            limit = window.value - int(heat * log(1 - random.random()))
-            if window.try_move(*self.draw(window), limit) and window.value < best:
-                best, rows = window.value, window.rows()
-        return window.rows() if window.value <= best else rows
+            limit = window.end - int(heat * log(1 - random.random()))
+            if window.try_move(*self.draw(window), limit) and window.end < best:
+                best, rows = window.end, window.rows()
+        return window.rows() if window.end <= best else rows
 
     def draw(self, window: Window) -> tuple[int, int]:
         """An op, and how far to move it."""

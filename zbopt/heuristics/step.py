@@ -57,12 +57,18 @@ class Step:
         """An order of tasks as one of ops."""
         return [[self.number[i] for i in row] for row in rows]
 
-    def timed(self, rows: Rows) -> Timed:
+    def timed(self, rows: Rows, clocks: Sequence[int] | None = None) -> Timed:
         """The times that an order gives.
+
+        Args:
+            rows: The order.
+            clocks: For each stage when it may begin, and from when on its time counts; ``None``: 0.
 
         Raises:
             AssertionError: It contradicts the precedences.
         """
+        clocks = clocks or [0] * len(rows)
+        latest = max(clocks)
         head, tail, before = [0] * len(self.ticks), [0] * len(self.ticks), [-1] * len(self.ticks)
         for row in rows:
             for one, other in pairwise(row):
@@ -70,14 +76,17 @@ class Step:
         order = self._order(rows, before)
         for i in order:
             previous = before[i]
-            start = head[previous] + self.ticks[previous] if previous >= 0 else 0
+            start = head[previous] + self.ticks[previous] if previous >= 0 else clocks[self.stage[i]]
             head[i] = max(start, max((head[j] + wait for j, wait in self.inputs[i]), default=0))
+        for row, clock in zip(rows, clocks, strict=True):
+            if row:
+                tail[row[-1]] = self.ticks[row[-1]] + latest - clock
         for i in reversed(order):
             tail[i] = max(tail[i], self.ticks[i], max((tail[j] + wait for j, wait in self.outputs[i]), default=0))
             previous = before[i]
             if previous >= 0:
                 tail[previous] = self.ticks[previous] + tail[i]
-        return Timed(rows, head, tail, order, max((head[i] + tail[i] for i in order), default=0))
+        return Timed(rows, clocks, head, tail, order, max((head[i] + tail[i] for i in order), default=latest))
 
     def _order(self, rows: Rows, before: Sequence[int]) -> list[int]:
         """Each op after its inputs and the one before it on its stage."""
@@ -99,14 +108,22 @@ class Timed:
 
     Attributes:
         rows: The order.
+        clocks: For each stage when its time begins to count.
         head: Earliest start of each op.
-        tail: Longest time from there to the end of all.
+        tail: Longest time from there to the end of all, where a stage whose clock began before the last one that did
+            ends so much later.
         order: A topological order.
-        value: The makespan.
+        end: The end of all, in that sense.
     """
 
     rows: Rows
+    clocks: Sequence[int]
     head: list[int]
     tail: list[int]
     order: list[int]
-    value: int
+    end: int
+
+    @property
+    def value(self) -> int:
+        """The most that a stage takes by its own clock: the makespan where all began at 0."""
+        return self.end - max(self.clocks)

@@ -1,4 +1,4 @@
-"""A window of time of a step: one op moves at a time, and what that does to the makespan is told by the ops around it.
+"""A window of time of a step: one op moves at a time, and what that does to the end is told by the ops around it.
 
 Each op keeps its earliest start and the longest time from there to the end of all. A move changes arcs of a few ops
 that lie next to each other in a topological order, and no path that leaves them has changed behind them. So the longest
@@ -24,7 +24,7 @@ class Window:
     Attributes:
         ops: The ops, in numbers of the step.
         count: How many there are.
-        value: The makespan of the whole step, in ticks.
+        end: The end of the whole step as its times have it, in ticks.
         before: The op before each on its stage.
     """
 
@@ -44,7 +44,7 @@ class Window:
         self.place = [*self.order, *[self.count] * (2 * len(timed.rows))]
         self._arrange(step, timed, number, begin, stop)
         self.elsewhere = _longest_beside(step, timed, begin, stop)
-        self.value = max(self.elsewhere, self._longest())
+        self.end = max(self.elsewhere, self._longest())
 
     def _connect(self, step: Step, timed: Timed, number: dict[int, int]) -> None:
         """Inputs and outputs inside, and what those outside ask for."""
@@ -68,10 +68,9 @@ class Window:
             source, sink = self.count + 2 * stage, self.count + 2 * stage + 1
             for one, other in pairwise((source, *(number[i] for i in row[first:stop]), sink)):
                 self.after[one], self.before[other] = other, one
-            if first > 0:
-                self.head[source] = timed.head[row[first - 1]] + step.ticks[row[first - 1]]
-            if stop < len(row):
-                self.tail[sink] = timed.tail[row[stop]]
+            begun, left = timed.clocks[stage], max(timed.clocks) - timed.clocks[stage]
+            self.head[source] = timed.head[row[first - 1]] + step.ticks[row[first - 1]] if first > 0 else begun
+            self.tail[sink] = timed.tail[row[stop]] if stop < len(row) else left
             held = 0
             for i in row[:stop]:
                 if i in number:
@@ -98,7 +97,7 @@ class Window:
         """Whether ``op`` lies on a longest path on which it follows an op of its stage that lies inside."""
         previous, start = self.before[op], self.head[op]
         return (
-            start + self.tail[op] == self.value
+            start + self.tail[op] == self.end
             and previous < self.count
             and self.head[previous] + self.ticks[previous] == start
         )
@@ -106,7 +105,7 @@ class Window:
     def try_move(self, op: int, steps: int, limit: int) -> bool:
         """Move ``op`` so many steps later, or where below 0 earlier, as far as memory and its sort allow.
 
-        It stays where the makespan would be above ``limit``, which must be no less than it is, or a deadlock result.
+        It stays where the end would be above ``limit``, which must be no less than it is, or a deadlock result.
         """
         later = steps > 0
         passed = self._passed(op, steps)
@@ -127,7 +126,7 @@ class Window:
         follower = self.after[op if later else passed[0]]
         self._spread_heads([i for i, start in zip(part, starts, strict=True) if self.head[i] != start], high, follower)
         self._spread_tails(part, low, high)
-        self.value = max(self.elsewhere, self._longest())
+        self.end = max(self.elsewhere, self._longest())
         return True
 
     def _passed(self, op: int, steps: int) -> list[int]:

@@ -31,6 +31,8 @@ _MANY = 6
 class Kept(NamedTuple):
     """Ops of some stages of a V in the order in which a microbatch passes them; times in ticks.
 
+    Under the largest span all begins with the first op of stage 0 and ends with its last one, whatever else is left.
+
     What is kept of memory and W on a stage, the full ones, is the less of what its two virtual stages need. Tables by
     place on the way have an entry for each op, tables by stage one for each kept stage.
 
@@ -53,8 +55,8 @@ class Kept(NamedTuple):
         weight: Time of W.
         longest_forward: Time of the longer F.
         longest_gradient: Time of the longer B.
-        after_weight: Least time from the end of its last W to the end of all.
-        after_forward: Least time from the start of its last F to the end of all in which it does no op.
+        after_weight: Least time from the end of its last W to the end of all; below 0 it may come so much later.
+        after_forward: Least time from the start of its last F to the end of all, less the most work in it.
         held: By stage and place: activations that a microbatch holds until the end of their B.
         work_left: Work that is left of a microbatch, its W with its B.
         forwards_left: F that are left of it.
@@ -86,7 +88,7 @@ class Kept(NamedTuple):
 
 
 def applies(instance: Instance) -> bool:
-    """A V of alike microbatches whose backward is always split and whose activations are kept, by its makespan."""
+    """A V of alike microbatches whose backward is always split and whose activations are kept, not by its period."""
     half = range(instance.stages)
     return (
         instance.is_simple
@@ -94,7 +96,7 @@ def applies(instance: Instance) -> bool:
         and instance.stage_of == (*half, *reversed(half))
         and instance.alike
         and instance.overlapped_ticks is None
-        and instance.objective is Objective.MAKESPAN
+        and instance.objective is not Objective.PERIOD
         and instance.memory_cap is not None
         and not instance.may_fuse
         and instance.backward_ticks is not None
@@ -125,7 +127,9 @@ def keep(instance: Instance, stages: Collection[int], full: Collection[int]) -> 
     slices, kept = Slices(instance), tuple(sorted(stages))
     down = [v for v in range(instance.virtual_stages) if instance.stage_of[v] in kept]
     onward = _onward(slices, down)
-    tails = [0] * len(down) + [slices.gradient_tails[v] for v in reversed(down)]
+    spans = instance.objective is Objective.MAX_STAGE_SPAN
+    gradient_tails = slices.tails_on_first if spans else slices.gradient_tails
+    tails = [0] * len(down) + [gradient_tails[v] for v in reversed(down)]
     rest = [tails[-1]]
     for lag, tail in zip(reversed(onward), reversed(tails[:-1]), strict=True):
         rest.append(max(lag + rest[-1], tail))
@@ -222,6 +226,6 @@ def _weights(slices: Slices, stage: int, idle: int) -> _Weights:
         room=ceil(room * unit),
         most=min(many, 1 + int(room / each)),
         weight=weight,
-        after_weight=optimizer_tail(instance, stage),
-        after_forward=max(0, idle - weight - live),
+        after_weight=-NEVER if instance.objective is Objective.MAX_STAGE_SPAN else optimizer_tail(instance, stage),
+        after_forward=idle - weight - live,
     )
