@@ -238,3 +238,17 @@ def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch
     assert result.value < result.best_heuristic.value
     assert result.schedule is not None
     assert result.schedule.provenance.source == "heuristic:anneal"
+
+
+def test_bug_period_of_several_virtual_stages_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What improves has one iteration; it began from all of them, and `solve` ended with an error."""
+    fields = {"iterations": 2, "objective": "period", "barrier": "post_validation", "optimizer_ticks": (5,) * 4}
+    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    instance = Instance.model_validate(_instance("v", 2, microbatches=12).model_dump() | fields)
+    result = solve(instance, time_limit_s=10, deterministic=True)
+    assert result.fault is None
+    assert result.schedule is not None
+    assert result.best_heuristic is not None
+    assert result.value is not None
+    assert result.value < result.best_heuristic.value
+    assert validate(instance, result.schedule).valid
