@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log
 from random import Random
 
-from zbopt.graph import TaskGraph
+from zbopt.graph import Key, TaskGraph
 from zbopt.heuristics.build import (
     NotApplicableError,
     require_kept_activations,
@@ -113,7 +113,11 @@ class _Search:
         """The times of an order; under the largest span each stage counts from where that is best for this order."""
         if self.graph.instance.objective is not Objective.MAX_STAGE_SPAN:
             return self.step.timed(rows)
-        starts = best_starts(self.graph, [[self.step.tasks[i] for i in row] for row in rows])
+        steps = [self.graph.index.get(Key(Kind.O, stage, None)) for stage in range(len(rows))]
+        orders = [[self.step.tasks[i] for i in row] for row in rows]
+        starts = best_starts(
+            self.graph, [row if o is None else [*row, o] for row, o in zip(orders, steps, strict=True)]
+        )
         return self.step.timed(rows, [starts[self.step.tasks[row[0]]] if row else 0 for row in rows])
 
     def best(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from zbopt.graph import TaskGraph
+from zbopt.instance import Barrier
 
 Rows = list[list[int]]
 """For each stage its ops, in order."""
@@ -28,6 +29,8 @@ class Step:
         takes: Memory that the stage loses at its start.
         gives: Memory that the stage gets back at its end.
         caps: Memory by stage.
+        steps: By stage, time of what comes after all of its ops: the optimizer step.
+        is_joint: No step begins before all ops of all stages have ended.
     """
 
     def __init__(self, graph: TaskGraph, tasks: Sequence[int]) -> None:
@@ -51,7 +54,11 @@ class Step:
             if held.first in number and held.last in number:
                 self.takes[number[held.first]] += held.amount
                 self.gives[number[held.last]] += held.amount
-        self.caps = graph.caps or (sum(self.takes),) * graph.instance.stages
+        instance = graph.instance
+        self.caps = graph.caps or (sum(self.takes),) * instance.stages
+        ticks = instance.optimizer_ticks
+        self.steps = [0] * instance.stages if ticks is None else [instance.barrier_ticks + each for each in ticks]
+        self.is_joint = instance.barrier is Barrier.GLOBAL
 
     def numbered(self, rows: Sequence[Sequence[int]]) -> Rows:
         """An order of tasks as one of ops."""
@@ -69,6 +76,8 @@ class Step:
         """
         clocks = clocks or [0] * len(rows)
         latest = max(clocks)
+        left = [step + latest - clock for step, clock in zip(self.steps, clocks, strict=True)]
+        left = [max(left)] * len(left) if self.is_joint else left
         head, tail, before = [0] * len(self.ticks), [0] * len(self.ticks), [-1] * len(self.ticks)
         for row in rows:
             for one, other in pairwise(row):
@@ -78,15 +87,16 @@ class Step:
             previous = before[i]
             start = head[previous] + self.ticks[previous] if previous >= 0 else clocks[self.stage[i]]
             head[i] = max(start, max((head[j] + wait for j, wait in self.inputs[i]), default=0))
-        for row, clock in zip(rows, clocks, strict=True):
+        for row, ticks in zip(rows, left, strict=True):
             if row:
-                tail[row[-1]] = self.ticks[row[-1]] + latest - clock
+                tail[row[-1]] = self.ticks[row[-1]] + ticks
         for i in reversed(order):
             tail[i] = max(tail[i], self.ticks[i], max((tail[j] + wait for j, wait in self.outputs[i]), default=0))
             previous = before[i]
             if previous >= 0:
                 tail[previous] = self.ticks[previous] + tail[i]
-        return Timed(rows, clocks, head, tail, order, max((head[i] + tail[i] for i in order), default=latest))
+        end = max((head[i] + tail[i] for i in order), default=latest)
+        return Timed(rows, clocks, left, head, tail, order, end)
 
     def _order(self, rows: Rows, before: Sequence[int]) -> list[int]:
         """Each op after its inputs and the one before it on its stage."""
@@ -109,15 +119,17 @@ class Timed:
     Attributes:
         rows: The order.
         clocks: For each stage when its time begins to count.
+        left: For each stage the time from the end of its last op to the end of all: its step, and what its clock began
+            before the last one that did.
         head: Earliest start of each op.
-        tail: Longest time from there to the end of all, where a stage whose clock began before the last one that did
-            ends so much later.
+        tail: Longest time from there to the end of all.
         order: A topological order.
         end: The end of all, in that sense.
     """
 
     rows: Rows
     clocks: Sequence[int]
+    left: Sequence[int]
     head: list[int]
     tail: list[int]
     order: list[int]

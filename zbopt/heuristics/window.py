@@ -68,9 +68,9 @@ class Window:
             source, sink = self.count + 2 * stage, self.count + 2 * stage + 1
             for one, other in pairwise((source, *(number[i] for i in row[first:stop]), sink)):
                 self.after[one], self.before[other] = other, one
-            begun, left = timed.clocks[stage], max(timed.clocks) - timed.clocks[stage]
-            self.head[source] = timed.head[row[first - 1]] + step.ticks[row[first - 1]] if first > 0 else begun
-            self.tail[sink] = timed.tail[row[stop]] if stop < len(row) else left
+            previous = row[first - 1] if first > 0 else None
+            self.head[source] = timed.clocks[stage] if previous is None else timed.head[previous] + step.ticks[previous]
+            self.tail[sink] = timed.tail[row[stop]] if stop < len(row) else timed.left[stage]
             held = 0
             for i in row[:stop]:
                 if i in number:
