@@ -27,7 +27,7 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from zbopt.instance import read_instance
+from zbopt.problem.instance import read_instance
 
 STAGES = (3, 4, 5, 6, 8)
 OBJECTIVES = {"max-stage-span": "span", "makespan": "makespan"}

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.limits import Limits
-from zbopt.metrics import figures
-from zbopt.portfolio import _Solve
+from zbopt.portfolio.limits import Limits
+from zbopt.portfolio.run import _Solve
+from zbopt.problem.instance import Instance
 
 TIMES = {"forward_ticks": 10, "backward_ticks": 11, "weight_ticks": 8}
 

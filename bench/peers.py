@@ -21,10 +21,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from zbopt import Instance, solve
+from zbopt.analysis.metrics import figures
 from zbopt.heuristics import CannotFitError, NotApplicableError, best_first
-from zbopt.heuristics.patience import bounded
-from zbopt.metrics import figures
-from zbopt.result import Progress
+from zbopt.heuristics.tools.patience import bounded
+from zbopt.portfolio.result import Progress
 
 PEERS = Path(__file__).parent.parent / "tests" / "golden" / "peers.csv"
 ROUND_ROBIN = ("interleaved", "gis", "gis-h", "po")

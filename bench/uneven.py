@@ -16,8 +16,8 @@ from random import Random
 from statistics import mean, quantiles
 
 from zbopt import Instance, solve
+from zbopt.analysis.metrics import figures
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.metrics import figures
 
 COLUMNS = ("seed", "stages", "microbatches", "cap", "heuristic", "best_heuristic", "value", "lower_bound", "saved")
 

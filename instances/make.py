@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 
-from zbopt.instance import Instance, write_instance
+from zbopt.problem.instance import Instance, write_instance
 
 HERE = Path(__file__).parent
 _UNIT_STAGES = (4, 8, 16)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, pairwise, permutations
 
-from zbopt.instance import Barrier, Instance, MicrobatchTimes, Objective
+from zbopt.problem.instance import Barrier, Instance, MicrobatchTimes, Objective
 
 _NEVER = -(10**12)
 Vector = tuple[int, ...]

@@ -9,15 +9,15 @@ from brute_force import optimum
 from ortools.sat.python import cp_model
 from random_instances import random_instance
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import Relaxed, whole
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.graph import expand
+from zbopt.graph.memory import least_memory
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.memory import least_memory
-from zbopt.metrics import figures
-from zbopt.routes import TIMES
+from zbopt.problem.instance import Instance
+from zbopt.problem.routes import TIMES
 
 FREE = Rules(microbatch_order=False)
 """No rule that removes solutions."""

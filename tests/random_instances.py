@@ -5,11 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from random import Random
 
+from zbopt.analysis.metrics import figures
 from zbopt.graph import TaskGraph, expand
-from zbopt.instance import Instance, Kind, placement_of
-from zbopt.memory import least_memory, left, ways
-from zbopt.metrics import figures
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.graph.memory import least_memory, left, ways
+from zbopt.problem.instance import Instance, Kind, placement_of
+from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.timing import schedule_of
 
 PROVENANCE = Provenance(source="random")

@@ -11,7 +11,7 @@ from typing import Any
 from exact import any_instance
 from random_instances import with_memory
 
-from zbopt.instance import Instance, Kind
+from zbopt.problem.instance import Instance, Kind
 
 
 def timed_instance(random: Random, *, most_ops: int = 8) -> Instance:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
 
 
 def uneven(

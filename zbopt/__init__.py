@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zbopt import heuristics
-    from zbopt.instance import Barrier, Instance, Kind, Objective, read_instance
-    from zbopt.portfolio import solve
-    from zbopt.result import Result
-    from zbopt.schedule import Event, Schedule, Status, read_schedule, write_schedule
+    from zbopt.portfolio.result import Result
+    from zbopt.portfolio.run import solve
+    from zbopt.problem.instance import Barrier, Instance, Kind, Objective, read_instance
+    from zbopt.problem.schedule import Event, Schedule, Status, read_schedule, write_schedule
     from zbopt.validator import validate
 
 __all__ = [
@@ -29,19 +29,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "Barrier": "instance",
-    "Event": "schedule",
-    "Instance": "instance",
-    "Kind": "instance",
-    "Objective": "instance",
-    "Result": "result",
-    "Schedule": "schedule",
-    "Status": "schedule",
-    "read_instance": "instance",
-    "read_schedule": "schedule",
-    "solve": "portfolio",
+    "Barrier": "problem.instance",
+    "Event": "problem.schedule",
+    "Instance": "problem.instance",
+    "Kind": "problem.instance",
+    "Objective": "problem.instance",
+    "Result": "portfolio.result",
+    "Schedule": "problem.schedule",
+    "Status": "problem.schedule",
+    "read_instance": "problem.instance",
+    "read_schedule": "problem.schedule",
+    "solve": "portfolio.run",
     "validate": "validator",
-    "write_schedule": "schedule",
+    "write_schedule": "problem.schedule",
 }
 """Where each public name is. It is loaded when it is asked for: an engine's process needs few of them."""
 

@@ -11,14 +11,14 @@ from exact import FREE, any_instance, check_one_optimum, fixed_value, least, pro
 from ortools.sat.python import cp_model
 from random_instances import random_schedule
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds.relax import whole
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.cpsat.scale import Scale
 from zbopt.cpsat.search import tightened
 from zbopt.graph import expand
-from zbopt.instance import Instance, Objective, read_instance, write_instance
-from zbopt.metrics import figures
-from zbopt.schedule import Provenance, read_schedule, write_schedule
+from zbopt.problem.instance import Instance, Objective, read_instance, write_instance
+from zbopt.problem.schedule import Provenance, read_schedule, write_schedule
 from zbopt.timing import objective_value, schedule_of, starts_of
 from zbopt.validator import validate
 

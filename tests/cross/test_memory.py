@@ -10,16 +10,16 @@ from brute_force import optimum
 from exact import FREE, check_one_optimum, fixed_value, proved_optimum
 from random_instances import random_instance, random_schedule, with_memory
 
+from zbopt.analysis.ledger import Ledger
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.cpsat.search import objective_value, tightened
 from zbopt.graph import expand
+from zbopt.graph.memory import chooses, least_memory
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.instance import Instance
-from zbopt.ledger import Ledger
-from zbopt.memory import chooses, least_memory
-from zbopt.metrics import figures
-from zbopt.result import infeasible
-from zbopt.schedule import Provenance
+from zbopt.portfolio.result import infeasible
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Provenance
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
 

@@ -10,15 +10,15 @@ import pytest
 from brute_force import optimum
 from random_instances import PROVENANCE, random_instance
 
+from zbopt.analysis.metrics import figures
 from zbopt.engine import reach
+from zbopt.engine.milp import solve_milp
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.metrics import figures
-from zbopt.milp import solve_milp
-from zbopt.portfolio import solve
-from zbopt.result import Bound
-from zbopt.schedule import Engine, Status
+from zbopt.portfolio.run import solve
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Engine, Status
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
 

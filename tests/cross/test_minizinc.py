@@ -17,11 +17,11 @@ import pytest
 from brute_force import optimum
 from random_instances import random_instance
 
+from zbopt.analysis.metrics import figures
 from zbopt.formats.minizinc import from_minizinc, to_minizinc
-from zbopt.instance import Barrier, Instance
-from zbopt.metrics import figures
-from zbopt.portfolio import solve
-from zbopt.schedule import Status
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Barrier, Instance
+from zbopt.problem.schedule import Status
 from zbopt.validator import validate
 
 MODEL = Path(__file__).parents[2] / "models" / "pipeline.mzn"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from zbopt.analysis.metrics import figures, memory_curve
 from zbopt.formats.chrome_trace import from_chrome_trace, to_chrome_trace
 from zbopt.formats.jaxpp import from_jaxpp, to_jaxpp
 from zbopt.formats.megatron_layout import read_layout, spread, write_layout
@@ -15,13 +16,12 @@ from zbopt.formats.order import Step, order_of_schedule
 from zbopt.formats.sail_zb import from_sail_zb, to_sail_zb
 from zbopt.formats.torch_csv import compute_only, order_from_csv, rows_text
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.heuristics.patience import limited
-from zbopt.instance import Instance, Kind, read_instance
-from zbopt.metrics import figures, memory_curve
-from zbopt.portfolio import solve
+from zbopt.heuristics.tools.patience import limited
+from zbopt.portfolio.result import infeasible
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance, Kind, read_instance
+from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.replay.lowering import lower
-from zbopt.result import infeasible
-from zbopt.schedule import Provenance, Schedule
 from zbopt.timing import schedule_in_order
 
 INSTANCES = Path(__file__).parents[2] / "instances"

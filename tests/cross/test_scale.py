@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from brute_force import optimum
 
-from zbopt.instance import Instance
-from zbopt.portfolio import solve
-from zbopt.schedule import Status
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Status
 
 
 @pytest.mark.parametrize(("objective", "halved", "whole"), [("makespan", 40, 80), ("max_stage_span", 34, 67)])

@@ -12,6 +12,7 @@ from ortools.sat.python import cp_model
 from random_instances import random_schedule
 from random_time import timed_instance
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import ARGUMENTS
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.formulation import Formulation
@@ -19,9 +20,8 @@ from zbopt.cpsat.horizon import one_by_one
 from zbopt.cpsat.search import objective_value, tightened
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.instance import Instance
-from zbopt.metrics import figures
-from zbopt.schedule import Provenance
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Provenance
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
 

@@ -7,16 +7,16 @@ from fractions import Fraction
 
 import pytest
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.heuristics.build import schedule_in_order
-from zbopt.heuristics.building_block import Block, packed_block
-from zbopt.instance import Instance
-from zbopt.metrics import figures
-from zbopt.repeat import Run, find_run, unrolled
-from zbopt.schedule import Provenance, Schedule
+from zbopt.heuristics.tools.build import schedule_in_order
+from zbopt.heuristics.tools.building_block import Block, packed_block
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.timing import schedule_of, starts_of
+from zbopt.timing.repeat import Run, find_run, unrolled
 from zbopt.validator import validate
 
 WITNESSES = [

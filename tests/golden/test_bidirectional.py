@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from zbopt import Instance, Status, solve
+from zbopt.analysis.metrics import figures
 from zbopt.heuristics import HEURISTICS, NotApplicableError
-from zbopt.metrics import figures
 from zbopt.validator import validate
 
 BOTH_WAYS: dict[str, Any] = {"placement": "bidirectional", "virtual": 2}

@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from exact import proved_optimum
 
-from zbopt.instance import Instance, read_instance
-from zbopt.memory import least_memory
-from zbopt.portfolio import solve
-from zbopt.result import infeasible
-from zbopt.schedule import Status
+from zbopt.graph.memory import least_memory
+from zbopt.portfolio.result import infeasible
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance, read_instance
+from zbopt.problem.schedule import Status
 from zbopt.validator import validate
 
 EVERYTHING = Path(__file__).parents[2] / "instances" / "everything"

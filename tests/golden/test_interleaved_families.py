@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import pytest
 
+from zbopt.analysis.metrics import Figures, figures
 from zbopt.heuristics import HEURISTICS, NotApplicableError
 from zbopt.heuristics.interleaved import interleaved
-from zbopt.instance import Instance
-from zbopt.metrics import Figures, figures
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 from zbopt.validator import validate
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from zbopt import Instance, Status, solve
+from zbopt.analysis.metrics import figures
 from zbopt.heuristics import HEURISTICS
-from zbopt.metrics import figures
 
 FUSED = {"backward_ticks": None, "weight_ticks": None}
 HALF = {"weight_share": "1/2"}

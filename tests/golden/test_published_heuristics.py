@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from zbopt.heuristics import HEURISTICS
-from zbopt.heuristics.patience import bounded
-from zbopt.instance import Instance
+from zbopt.heuristics.tools.patience import bounded
+from zbopt.problem.instance import Instance
 
 PUBLISHED = json.loads((Path(__file__).parent / "zb_iclr2024.json").read_text(encoding="utf-8"))
 TOLERANCE = 1e-4

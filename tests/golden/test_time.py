@@ -13,8 +13,8 @@ import zbopt
 from zbopt.bounds import lower_bound
 from zbopt.graph import Key, TaskGraph, Use, expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind, placement_of
-from zbopt.schedule import Provenance
+from zbopt.problem.instance import Instance, Kind, placement_of
+from zbopt.problem.schedule import Provenance
 from zbopt.timing import earliest_starts, schedule_of
 from zbopt.validator import validate
 

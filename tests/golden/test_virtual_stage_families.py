@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from zbopt.analysis.metrics import Figures, figures
 from zbopt.bounds import lower_bound
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.metrics import Figures, figures
+from zbopt.problem.instance import Instance
 from zbopt.validator import validate
 
 OBJECTIVES = ("makespan", "max_stage_span")

@@ -12,7 +12,7 @@ from exact import any_instance, least, proved_optimum
 from zbopt.bounds import ARGUMENTS, lower_bound
 from zbopt.bounds.relax import keep_stages
 from zbopt.graph import expand
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
 
 BLOCKS, BLOCK = 26, 20
 """26 blocks of 20 instances: 520."""

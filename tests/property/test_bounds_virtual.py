@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from exact import proved_optimum
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import ARGUMENTS, lower_bound
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.metrics import figures
+from zbopt.problem.instance import Instance
 
 BLOCKS, BLOCK = 10, 20
 """10 blocks of 20 instances: 200; test_bounds.py holds the same arguments against 520 more of every placement."""

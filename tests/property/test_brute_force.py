@@ -9,10 +9,10 @@ import pytest
 from brute_force import optimum
 from random_instances import PROVENANCE, random_instance, random_schedule
 
+from zbopt.analysis.metrics import figures
 from zbopt.graph import TaskGraph, expand
-from zbopt.instance import Instance, Kind, Objective
-from zbopt.metrics import figures
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance, Kind, Objective
+from zbopt.problem.schedule import Schedule
 from zbopt.timing import DeadlockError, earliest_starts, least_span_starts, schedule_of
 from zbopt.validator import validate
 

@@ -12,8 +12,8 @@ from ortools.sat.python import cp_model
 from zbopt.bounds.crossings import Crossings
 from zbopt.bounds.crossings.front import Front
 from zbopt.bounds.crossings.pipe import Pipe, pipe_of
-from zbopt.instance import Instance
-from zbopt.memory import least_memory
+from zbopt.graph.memory import least_memory
+from zbopt.problem.instance import Instance
 
 BLOCKS, BLOCK = 13, 40
 """520 instances."""

@@ -8,8 +8,8 @@ from random import Random
 from exact import proved_optimum
 
 from zbopt.bounds import ARGUMENTS
-from zbopt.instance import Instance
-from zbopt.memory import least_memory
+from zbopt.graph.memory import least_memory
+from zbopt.problem.instance import Instance
 
 
 def test_last_gradient_is_never_above_the_optimum_and_often_meets_it() -> None:

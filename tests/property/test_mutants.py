@@ -12,9 +12,9 @@ from random import Random
 import pytest
 from random_instances import random_instance, random_schedule, with_events, with_memory
 
-from zbopt.instance import Barrier, Drop, Instance, Kind
-from zbopt.metrics import figures
-from zbopt.schedule import Event, Schedule
+from zbopt.analysis.metrics import figures
+from zbopt.problem.instance import Barrier, Drop, Instance, Kind
+from zbopt.problem.schedule import Event, Schedule
 from zbopt.validator import Code, validate
 
 SEEDS = range(480)

@@ -15,8 +15,8 @@ from zbopt.cpsat.neighbourhood import Neighbourhood, Neighbourhoods
 from zbopt.cpsat.question import Answer, ask
 from zbopt.cpsat.search import tightened
 from zbopt.graph import expand
-from zbopt.instance import Instance
-from zbopt.schedule import Provenance
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Provenance
 from zbopt.timing import schedule_of, starts_of
 from zbopt.validator import validate
 

@@ -10,13 +10,13 @@ from brute_force import optimum
 from exact import FREE, known_value, proved_optimum, solver
 from random_instances import random_instance, random_schedule
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import whole
 from zbopt.cpsat.formulation import Formulation
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.instance import Instance
-from zbopt.metrics import figures
+from zbopt.problem.instance import Instance
 from zbopt.validator import validate
 
 

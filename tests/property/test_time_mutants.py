@@ -11,8 +11,8 @@ import pytest
 from random_instances import random_schedule, with_events
 from random_time import timed_instance
 
-from zbopt.instance import Kind
-from zbopt.schedule import Event, Schedule
+from zbopt.problem.instance import Kind
+from zbopt.problem.schedule import Event, Schedule
 from zbopt.validator import Code, validate
 
 SEEDS = range(150)

@@ -10,8 +10,8 @@ from exact import proved_optimum
 
 from zbopt.bounds.valley import Valley
 from zbopt.bounds.valley.kept import can_be_full
-from zbopt.instance import Instance, Objective
-from zbopt.memory import least_memory
+from zbopt.graph.memory import least_memory
+from zbopt.problem.instance import Instance, Objective
 
 BLOCKS, BLOCK = 13, 40
 """520 instances."""

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from zbopt.graph import Key, expand
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Provenance, Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.timing import earliest_starts, schedule_of
 
 Order = list[list[tuple[Kind, int, int]]]

@@ -17,11 +17,11 @@ import typer
 from zbopt import cli
 from zbopt.cli import out
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Kind, read_instance
+from zbopt.problem.instance import Kind, read_instance
+from zbopt.problem.schedule import read_schedule, write_schedule
 from zbopt.replay import launch
 from zbopt.replay.launch import ReplayError
 from zbopt.replay.trace import read_trace
-from zbopt.schedule import read_schedule, write_schedule
 from zbopt.validator import Code, validate
 
 Call = Callable[..., int]

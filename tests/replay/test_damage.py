@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
 
+from zbopt.problem.schedule import write_schedule
 from zbopt.replay.launch import GRACE_S, ReplayError, launch, patience_ends
 from zbopt.replay.spec import Job, Network, Training
-from zbopt.schedule import write_schedule
 
 QUIET = ("missing-w", "late-w", "no-reduction", "swapped-microbatch", "stale-buffer")
 

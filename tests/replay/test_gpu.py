@@ -13,11 +13,11 @@ pytest.importorskip("torch", reason="torch is not installed; install zbopt[repla
 
 import torch
 
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
+from zbopt.problem.schedule import write_schedule
 from zbopt.replay.launch import launch
 from zbopt.replay.qualify import dependencies, memory, trace_of
 from zbopt.replay.spec import Job, Network, Training
-from zbopt.schedule import write_schedule
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from zbopt.formats.torch_csv import Action, Op, parse_action, read_rows, write_rows
-from zbopt.instance import Instance, Kind
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.checks import check_rows, check_schedule
 from zbopt.replay.lowering import addition_order, lower
-from zbopt.schedule import Schedule
 
 
 def _row(text: str) -> tuple[Action, ...]:

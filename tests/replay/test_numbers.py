@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
 
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.portfolio import solve
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule, write_schedule
 from zbopt.replay.launch import launch
 from zbopt.replay.spec import Job, Network, Training
-from zbopt.schedule import Schedule, write_schedule
 
 FULL = Training(steps=5, overflow_at=(1,), clip_norm=0.05, clip_at=(3,), loss_scale=1024.0, growth_interval=2)
 DECISIONS = ["step", "skip", "step", "clip", "step"]

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from zbopt.instance import Instance, Kind
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.qualify import Outcome, Part, Report, baseline_of, dependencies, memory, numbers, performance
 from zbopt.replay.spec import Network, Training
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
-from zbopt.schedule import Schedule
 from zbopt.validator import validate
 
 

@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
 
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule, write_schedule
 from zbopt.replay.diff import compare
 from zbopt.replay.launch import launch
 from zbopt.replay.qualify import trace_of
 from zbopt.replay.spec import Job, Network, Training
-from zbopt.schedule import Schedule, write_schedule
 
 
 def _error(plan: Schedule, job: Job, limit: float) -> float:

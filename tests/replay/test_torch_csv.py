@@ -14,9 +14,9 @@ pytest.importorskip("torch", reason="torch is not installed; install zbopt[repla
 
 from zbopt.cli import run
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule, write_schedule
 from zbopt.replay.lowering import addition_order
-from zbopt.schedule import Schedule, write_schedule
 
 RANKS, MICROBATCHES = 4, 8
 UNIT = {"forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}

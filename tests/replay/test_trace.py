@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.diff import compare
 from zbopt.replay.spec import Network, Training
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep, read_trace, write_trace
-from zbopt.schedule import Schedule
 from zbopt.validator import Code, validate
 
 TICK_NS = 1000

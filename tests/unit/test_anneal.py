@@ -9,19 +9,20 @@ from random import Random
 
 import pytest
 
-from zbopt import portfolio
+from zbopt.analysis.metrics import figures
 from zbopt.graph import TaskGraph, expand
-from zbopt.heuristics import HEURISTICS, NotApplicableError, improving
-from zbopt.heuristics.anneal import _Search, annealed
-from zbopt.heuristics.improving import improved
-from zbopt.heuristics.patience import bounded, limited
-from zbopt.heuristics.step import Rows, Step, Timed
+from zbopt.heuristics import HEURISTICS, NotApplicableError
+from zbopt.heuristics.tools.patience import bounded, limited
 from zbopt.heuristics.v_auto import more_rules
-from zbopt.heuristics.window import Window
-from zbopt.instance import Drop, Instance
-from zbopt.metrics import figures
-from zbopt.portfolio import solve
-from zbopt.schedule import Schedule
+from zbopt.improve import improving
+from zbopt.improve.anneal import _Search, annealed
+from zbopt.improve.improving import improved
+from zbopt.improve.step import Rows, Step, Timed
+from zbopt.improve.window import Window
+from zbopt.portfolio import run as portfolio
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Drop, Instance
+from zbopt.problem.schedule import Schedule
 from zbopt.timing import earliest_starts, stage_orders, starts_of
 from zbopt.validator import validate
 
@@ -150,7 +151,7 @@ def _found(instance: Instance, starts: list[Schedule], rounds: int) -> list[Sche
 @pytest.mark.parametrize(("placement", "cap"), [("v", 2), ("interleaved", 3)])
 def test_each_is_valid_and_better(monkeypatch: pytest.MonkeyPatch, placement: str, cap: int, objective: str) -> None:
     """From two schedules; below both of them, and the seed decides all."""
-    monkeypatch.setattr("zbopt.heuristics.anneal._MOVES", 500)
+    monkeypatch.setattr("zbopt.improve.anneal._MOVES", 500)
     instance = Instance.model_validate(_instance(placement, cap).model_dump() | {"objective": objective})
     starts = [HEURISTICS[name](instance) for name in ("list", "v-auto" if placement == "v" else "list")]
     found = _found(instance, starts, 12)
@@ -169,7 +170,7 @@ def test_optimizer_steps_stay_last_and_count(monkeypatch: pytest.MonkeyPatch, ba
 
     Found in review: values left the steps out, so that a schedule of 166 ticks became one of 172.
     """
-    monkeypatch.setattr("zbopt.heuristics.anneal._MOVES", 500)
+    monkeypatch.setattr("zbopt.improve.anneal._MOVES", 500)
     fields = {"barrier": barrier, "optimizer_ticks": (3, 70, 2, 0), "objective": objective}
     instance = Instance.model_validate(_instance("interleaved", 3).model_dump() | fields)
     start = HEURISTICS["list"](instance)

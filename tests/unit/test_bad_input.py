@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from zbopt import documents
 from zbopt.cli import run
-from zbopt.instance import Instance, read_instance
+from zbopt.problem import documents
+from zbopt.problem.instance import Instance, read_instance
 
 SIZE = ["--stages", "4", "--micro", "8"]
 TIME_FORM = "write it as 3, 18.522ms or 10us,12us"

@@ -23,10 +23,11 @@ from zbopt.bench import (
 )
 from zbopt.bench import run as bench_run
 from zbopt.cli import run
-from zbopt.instance import Instance, Objective, write_instance
-from zbopt.limits import Limits
-from zbopt.result import Bound, Result
-from zbopt.schedule import Engine, Provenance, Schedule, Status, versions
+from zbopt.portfolio.limits import Limits
+from zbopt.portfolio.result import Result
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Objective, write_instance
+from zbopt.problem.schedule import Engine, Provenance, Schedule, Status, versions
 
 LIMITS = Limits(5.0, workers=1)
 TODAY = date(2026, 1, 2)

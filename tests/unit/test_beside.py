@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from zbopt import portfolio
+from zbopt.analysis.metrics import value_of
 from zbopt.bounds import lower_bound
 from zbopt.bounds.valley import Valley
 from zbopt.cpsat.budget import Budget
@@ -21,11 +21,12 @@ from zbopt.engine.order import Order, Word
 from zbopt.engine.watch import Beside, News, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.metrics import value_of
-from zbopt.portfolio import solve
-from zbopt.result import Bound, Progress
-from zbopt.schedule import Status
+from zbopt.portfolio import run as portfolio
+from zbopt.portfolio.result import Progress
+from zbopt.portfolio.run import solve
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Status
 from zbopt.timing import starts_of
 from zbopt.validator import validate
 

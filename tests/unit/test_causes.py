@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 
-from zbopt.causes import Cause, explain
+from zbopt.analysis.idle import Cause, explain
+from zbopt.analysis.metrics import figures
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
-from zbopt.report.explain import explain_page, explain_record
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Provenance, Schedule
+from zbopt.reports.explain import explain_page, explain_record
 
 FUSED = {"backward_ticks": None, "weight_ticks": None, "fused_backward_ticks": 2}
 

@@ -15,9 +15,10 @@ from zbopt.cli.check import best_known
 from zbopt.cli.compare import compare_page, optimum_row
 from zbopt.cli.problem import Problem
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, read_instance
-from zbopt.result import Bound, Result
-from zbopt.schedule import Status, read_schedule, write_schedule
+from zbopt.portfolio.result import Result
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, read_instance
+from zbopt.problem.schedule import Status, read_schedule, write_schedule
 
 INSTANCE = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1, "memory_cap": 2}
 

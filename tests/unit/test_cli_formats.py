@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from zbopt.analysis.difference import Parting, first_divergence
 from zbopt.cli import run
 from zbopt.cli.formats import Format
-from zbopt.difference import Parting, first_divergence
 from zbopt.formats.order import order_of_schedule
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind, read_instance, write_instance
-from zbopt.schedule import Event, Provenance, Schedule, read_schedule, write_schedule
+from zbopt.problem.instance import Instance, Kind, read_instance, write_instance
+from zbopt.problem.schedule import Event, Provenance, Schedule, read_schedule, write_schedule
 
 TABLE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 """1F1B on 2 stages, 2 microbatches: with F 1 and BW 2 it takes (2 + 2 - 1) 3 = 9 ticks."""

@@ -13,8 +13,8 @@ from zbopt.cli import run
 from zbopt.cli.cutting import CUT_AMOUNTS, CUT_TICKS, HELD, RATES, SPREAD, STAGE_TICKS, WHOLE_TICKS
 from zbopt.cli.flags import ProblemFlags
 from zbopt.cli.problem import placed_problems, problem_of
-from zbopt.instance import Instance
-from zbopt.report.page import asked_rows
+from zbopt.problem.instance import Instance
+from zbopt.reports.page import asked_rows
 
 SIZE = ["--stages", "3", "--micro", "4"]
 

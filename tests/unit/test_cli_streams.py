@@ -16,9 +16,9 @@ import pytest
 from zbopt import read_schedule, solve
 from zbopt.cli import INTERRUPTED, ctrl_c, run
 from zbopt.cli import solve as solve_module
-from zbopt.instance import Instance
-from zbopt.result import Result
-from zbopt.schedule import Schedule, write_schedule
+from zbopt.portfolio.result import Result
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule, write_schedule
 from zbopt.validator import validate
 
 ZBOPT = [sys.executable, "-m", "zbopt"]
@@ -183,7 +183,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "zbopt.cli.solve", "zbopt.communication", "zbopt.portfolio"])
+@pytest.mark.parametrize(
+    "module", ["typer", "pydantic", "zbopt.cli.solve", "zbopt.problem.communication", "zbopt.portfolio.run"]
+)
 def test_interrupt_while_loading(module: str) -> None:
     """Ctrl-C as a module begins to load, which is most of a start: one line and 130.
 

@@ -30,13 +30,6 @@ def test_tool_finds_nothing(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_modules_stay_short() -> None:
-    """A module has at most 400 lines (CONTRIBUTING)."""
-    lengths = {str(path): len(path.read_text().splitlines()) for path in (REPOSITORY / "zbopt").rglob("*.py")}
-    assert lengths
-    assert {path: length for path, length in lengths.items() if length > 400} == {}
-
-
 def test_import_starts_nothing() -> None:
     """``import zbopt`` prints nothing and loads neither PyTorch nor the command line."""
     code = "import sys, zbopt; print([m for m in ('torch', 'typer', 'zbopt.cli') if m in sys.modules])"

@@ -16,9 +16,9 @@ from zbopt.cpsat.follow import follow
 from zbopt.cpsat.formulation import Formulation
 from zbopt.cpsat.question import Answer, ask
 from zbopt.graph import expand
-from zbopt.instance import Instance, Kind
-from zbopt.result import Bound
-from zbopt.schedule import Status
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Status
 
 
 def grown(instance: Instance) -> Crossings:

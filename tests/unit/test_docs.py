@@ -10,7 +10,7 @@ from pages import Block, run_block, run_page
 
 from zbopt.cli import VERBS, app_of
 from zbopt.formats.schema import json_schemas, write_schemas
-from zbopt.instance import read_document
+from zbopt.problem.instance import read_document
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"

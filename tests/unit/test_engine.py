@@ -16,17 +16,18 @@ from typing import Any
 
 import pytest
 
-from zbopt import portfolio
+from zbopt.analysis.metrics import figures
 from zbopt.engine import watch as engine
 from zbopt.engine.order import Order
 from zbopt.engine.watch import News, SolverDiedError, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.metrics import figures
-from zbopt.portfolio import solve
-from zbopt.result import Bound, Result
-from zbopt.schedule import Status
+from zbopt.portfolio import run as portfolio
+from zbopt.portfolio.result import Result
+from zbopt.portfolio.run import solve
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Status
 from zbopt.timing import starts_of
 from zbopt.validator import validate
 

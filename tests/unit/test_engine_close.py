@@ -9,7 +9,7 @@ import pytest
 
 from zbopt.engine import watch as engine
 from zbopt.engine.order import Order
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
 
 
 def test_bug_order_is_still_being_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from zbopt.analysis.metrics import figures
 from zbopt.formats.event_list import EventList, event_list_from_document, read_event_list
-from zbopt.instance import Barrier
-from zbopt.metrics import figures
+from zbopt.problem.instance import Barrier
 from zbopt.validator import Verdict, validate
 
 AUDIT = Path(__file__).parents[2] / "instances" / "audit" / "two-stage.events.json"

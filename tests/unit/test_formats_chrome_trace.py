@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from zbopt.analysis.metrics import memory_curve
 from zbopt.formats.chrome_trace import from_chrome_trace, is_ours, to_chrome_trace
 from zbopt.formats.profiler import from_profiler
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import memory_curve
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 
 
 def _trace(schedule: Schedule) -> dict[str, Any]:

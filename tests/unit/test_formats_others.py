@@ -13,8 +13,8 @@ from zbopt.formats.megatron_layout import layers_document, layers_from_document,
 from zbopt.formats.order import order_of_schedule
 from zbopt.formats.sail_zb import from_sail_zb, to_sail_zb
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Provenance, Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.timing import schedule_in_order
 
 LAYOUT = "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL"

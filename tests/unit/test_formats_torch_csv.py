@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from zbopt.analysis.metrics import figures
 from zbopt.formats.order import order_of_schedule
 from zbopt.formats.torch_csv import compute_only, order_from_csv, rows_text
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.replay.lowering import lower
-from zbopt.schedule import Provenance, Schedule
 from zbopt.timing import schedule_in_order
 from zbopt.validator import validate
 

@@ -5,10 +5,11 @@ from random import Random
 
 import pytest
 
+from zbopt.analysis.metrics import figures
 from zbopt.graph import expand
-from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError, build
-from zbopt.instance import Instance, Kind, Objective
-from zbopt.metrics import figures
+from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.heuristics.tools import build
+from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.timing import earliest_starts, least_span_starts, starts_of
 from zbopt.validator import validate
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from zbopt.bench import instance_files, read_best_known, read_peers
-from zbopt.instance import Instance, Objective, read_instance
+from zbopt.problem.instance import Instance, Objective, read_instance
 
 REPOSITORY = Path(__file__).parents[2]
 INSTANCES = REPOSITORY / "instances"

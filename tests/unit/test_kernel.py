@@ -8,15 +8,16 @@ from random import Random
 import pytest
 from uneven import uneven
 
-from zbopt import portfolio
 from zbopt.graph import expand
-from zbopt.heuristics import HEURISTICS, NotApplicableError, improving
-from zbopt.heuristics.kernel import Kernel
-from zbopt.heuristics.kernel_search import kernels
-from zbopt.heuristics.patience import limited
-from zbopt.instance import Barrier, Instance, Kind
-from zbopt.portfolio import solve
-from zbopt.schedule import Schedule
+from zbopt.heuristics import HEURISTICS, NotApplicableError
+from zbopt.heuristics.tools.patience import limited
+from zbopt.improve import improving
+from zbopt.improve.kernel import Kernel
+from zbopt.improve.kernel_search import kernels
+from zbopt.portfolio import run as portfolio
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Barrier, Instance, Kind
+from zbopt.problem.schedule import Schedule
 from zbopt.timing import starts_of
 from zbopt.validator import validate
 

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from zbopt.causes import Cause, explain
+from zbopt.analysis.idle import Cause, explain
+from zbopt.analysis.ledger import stage_ledgers
+from zbopt.analysis.metrics import figures
 from zbopt.cli import run
 from zbopt.costs.runtimes import NODE_GRADIENTS, Runtime, run_by
 from zbopt.formats.jaxpp import to_jaxpp
 from zbopt.formats.order import order_of_schedule
 from zbopt.formats.sail_zb import to_sail_zb
+from zbopt.graph.memory import Tensor
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.ledger import stage_ledgers
-from zbopt.memory import Tensor
-from zbopt.metrics import figures
-from zbopt.portfolio import solve
-from zbopt.report.ledger import ledger_page
-from zbopt.report.page import asked_rows
-from zbopt.schedule import Event, Provenance, Schedule, Status, write_schedule
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Provenance, Schedule, Status, write_schedule
+from zbopt.reports.ledger import ledger_page
+from zbopt.reports.page import asked_rows
 from zbopt.validator import Code, validate
 
 ONE = {"stages": 1, "microbatches": 1, "forward_ticks": 2, "backward_ticks": 3, "weight_ticks": 1}

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from zbopt.analysis.idle import explain
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import whole
-from zbopt.causes import explain
 from zbopt.cpsat.formulation import Formulation
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS, best_first
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.replay.checks import check_schedule
-from zbopt.report.figure import draw
-from zbopt.report.gantt import gantt
-from zbopt.report.svg import gantt_svg
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.reports.figure import draw
+from zbopt.reports.gantt import gantt
+from zbopt.reports.svg import gantt_svg
 from zbopt.validator import validate
 
 

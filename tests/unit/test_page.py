@@ -12,10 +12,10 @@ import pytest
 
 from zbopt.cli import run
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.report.chart_data import common_tick
-from zbopt.report.web import Entry, web_page
-from zbopt.schedule import Event, Schedule, write_schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Schedule, write_schedule
+from zbopt.reports.chart_data import common_tick
+from zbopt.reports.web import Entry, web_page
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(

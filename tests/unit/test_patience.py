@@ -8,16 +8,17 @@ from random import Random
 import pytest
 from random_instances import random_instance
 
-from zbopt import portfolio
-from zbopt.heuristics import HEURISTICS, best_rule, build
-from zbopt.heuristics.costs import Costs
-from zbopt.heuristics.dispatch import Dispatched, dispatch_within
+from zbopt.heuristics import HEURISTICS
 from zbopt.heuristics.list_schedule import first_schedule
-from zbopt.heuristics.patience import OutOfTimeError, bounded, check, is_over, limited
-from zbopt.heuristics.rule import Rule
-from zbopt.instance import Instance
-from zbopt.portfolio import solve
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools import best_rule, build
+from zbopt.heuristics.tools.costs import Costs
+from zbopt.heuristics.tools.dispatch import Dispatched, dispatch_within
+from zbopt.heuristics.tools.patience import OutOfTimeError, bounded, check, is_over, limited
+from zbopt.heuristics.tools.rule import Rule
+from zbopt.portfolio import run as portfolio
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 from zbopt.validator import validate
 
 

@@ -14,10 +14,10 @@ from matplotlib.text import Text
 
 from zbopt.cli import run
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.report.colours import COLOURS, COLOURS_ON_DARK, text_colour
-from zbopt.report.figure import _SETTINGS, draw, figure_of, save_figure
-from zbopt.schedule import Schedule, write_schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule, write_schedule
+from zbopt.reports.colours import COLOURS, COLOURS_ON_DARK, text_colour
+from zbopt.reports.figure import _SETTINGS, draw, figure_of, save_figure
 
 UNIT = HEURISTICS["zb-h1"](Instance.uniform(stages=4, microbatches=8))
 EIGHT = HEURISTICS["zb-h1"](Instance.uniform(stages=8, microbatches=16))

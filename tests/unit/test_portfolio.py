@@ -11,13 +11,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from zbopt import portfolio
 from zbopt.engine.order import Order
 from zbopt.engine.watch import GRACE_S, Beside, News
-from zbopt.instance import Instance
-from zbopt.portfolio import solve
-from zbopt.result import Bound, Progress, Result, infeasible
-from zbopt.schedule import Status
+from zbopt.portfolio import run as portfolio
+from zbopt.portfolio.result import Progress, Result, infeasible
+from zbopt.portfolio.run import solve
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Status
 from zbopt.validator import validate
 
 HARD = {
@@ -223,7 +224,7 @@ def test_interrupt_before_anything_is_known() -> None:
 
 SIGNALLED = f"""
 import json, signal, zbopt
-from zbopt.portfolio import solve
+from zbopt.portfolio.run import solve
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 told = lambda progress: print("news", flush=True)
 result = solve(zbopt.Instance.model_validate({HARD!r}), time_limit_s=600, workers=1, on_progress=told)

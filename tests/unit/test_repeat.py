@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from random_instances import PROVENANCE
 
+from zbopt.analysis.metrics import figures
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
-from zbopt.repeat import Run, find_run, in_flight, lengthened, shortened, unrolled
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 from zbopt.timing import schedule_of, starts_of
+from zbopt.timing.repeat import Run, find_run, in_flight, lengthened, shortened, unrolled
 from zbopt.validator import validate
 
 

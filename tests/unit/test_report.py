@@ -5,17 +5,18 @@ from fractions import Fraction
 
 import pytest
 
+from zbopt.analysis.metrics import figures
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
-from zbopt.report.gantt import MOST_ROWS, gantt
-from zbopt.report.grid import axis_step, grid_of
-from zbopt.report.page import answer, asked, lines_of
-from zbopt.report.record import solve_record
-from zbopt.report.svg import gantt_svg
-from zbopt.report.words import amount_text, percent, runs_text, table, ticks_text
-from zbopt.result import Bound, Infeasible, NamedValue, Result
-from zbopt.schedule import Event, Provenance, Schedule, Status
+from zbopt.portfolio.result import Infeasible, NamedValue, Result
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Provenance, Schedule, Status
+from zbopt.reports.gantt import MOST_ROWS, gantt
+from zbopt.reports.grid import axis_step, grid_of
+from zbopt.reports.page import answer, asked, lines_of
+from zbopt.reports.record import solve_record
+from zbopt.reports.svg import gantt_svg
+from zbopt.reports.words import amount_text, percent, runs_text, table, ticks_text
 
 UNIT = Instance.uniform(stages=4, microbatches=8, memory_cap=6)
 

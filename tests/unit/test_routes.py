@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds.relax import keep_stages
 from zbopt.cli import run
 from zbopt.formats.jaxpp import to_jaxpp
 from zbopt.formats.minizinc import to_minizinc
 from zbopt.formats.sail_zb import to_sail_zb
 from zbopt.graph import expand
+from zbopt.graph.memory import least_memory
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind, read_instance, write_instance
-from zbopt.memory import least_memory
-from zbopt.metrics import figures
-from zbopt.portfolio import solve
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance, Kind, read_instance, write_instance
+from zbopt.problem.schedule import Event, Schedule
 from zbopt.replay.checks import check_schedule
-from zbopt.schedule import Event, Schedule
 from zbopt.validator import Code, validate
 
 TWO_WAY: dict[str, Any] = {

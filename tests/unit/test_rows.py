@@ -8,18 +8,18 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from zbopt.causes import explain
+from zbopt.analysis.idle import explain
+from zbopt.analysis.lanes import Row, kinds_of, rows_of
+from zbopt.analysis.metrics import figures, memory_curve
 from zbopt.formats.chrome_trace import from_chrome_trace, to_chrome_trace
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind, ReductionOccupies
-from zbopt.metrics import figures, memory_curve
-from zbopt.report.chart_data import KINDS, chart_data
-from zbopt.report.figure import draw
-from zbopt.report.gantt import gantt
-from zbopt.report.svg import gantt_svg
-from zbopt.report.web import Entry, web_page
-from zbopt.rows import Row, kinds_of, rows_of
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.problem.instance import Instance, Kind, ReductionOccupies
+from zbopt.problem.schedule import Event, Provenance, Schedule
+from zbopt.reports.chart_data import KINDS, chart_data
+from zbopt.reports.figure import draw
+from zbopt.reports.gantt import gantt
+from zbopt.reports.svg import gantt_svg
+from zbopt.reports.web import Entry, web_page
 from zbopt.validator import validate
 
 

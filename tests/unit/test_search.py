@@ -11,6 +11,7 @@ from brute_force import optimum
 from exact import any_instance, least, proved_optimum, solver
 from ortools.sat.python import cp_model
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import ARGUMENTS, lower_bound
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
@@ -20,9 +21,8 @@ from zbopt.cpsat.search import Call, Search, stage_sets, tightened
 from zbopt.cpsat.topic import Topic
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Kind
 from zbopt.timing import objective_value
 
 

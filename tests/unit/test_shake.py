@@ -9,10 +9,10 @@ from uneven import uneven
 
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS, NotApplicableError
-from zbopt.heuristics.patience import limited
-from zbopt.heuristics.shake import shaken
-from zbopt.instance import Drop, Instance
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.patience import limited
+from zbopt.improve.shake import shaken
+from zbopt.problem.instance import Drop, Instance
+from zbopt.problem.schedule import Schedule
 from zbopt.validator import validate
 
 CASES = [("v", 2, "makespan", "list"), ("interleaved", 3, "makespan", "list"), ("v", 3, "max_stage_span", "list")]

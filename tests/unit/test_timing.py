@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from random_instances import PROVENANCE, random_instance, random_schedule
 
+from zbopt.analysis.metrics import figures
 from zbopt.graph import Key, TaskGraph, expand
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
+from zbopt.problem.instance import Instance, Kind
 from zbopt.timing import DeadlockError, earliest_starts, least_span_starts, schedule_of, starts_of
 from zbopt.validator import validate
 

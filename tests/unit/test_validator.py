@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from zbopt.instance import Instance, Kind
-from zbopt.metrics import figures
-from zbopt.schedule import Event, Provenance, Schedule, read_schedule
+from zbopt.analysis.metrics import figures
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Provenance, Schedule, read_schedule
 from zbopt.validator import Code, Verdict, validate
 
 

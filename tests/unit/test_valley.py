@@ -16,8 +16,8 @@ from zbopt.bounds.valley.states import extend
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.search import Search
 from zbopt.graph import expand
-from zbopt.instance import Instance, Objective
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Objective
 
 
 def published(microbatches: int, cap: int) -> Instance:

@@ -7,8 +7,8 @@ import pytest
 from zbopt.cli import run
 from zbopt.cli.window import window_of
 from zbopt.heuristics import HEURISTICS
-from zbopt.instance import Instance
-from zbopt.schedule import write_schedule
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import write_schedule
 
 UNIT = HEURISTICS["1f1b-split"](Instance.uniform(stages=4, microbatches=8))
 """It runs from 0 to 30: m(F + B + W) + 2(p - 1)."""

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from zbopt.bench.locks import one_by_one
 from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
-from zbopt.instance import Objective
-from zbopt.limits import Limits
-from zbopt.schedule import Engine, Status, versions
+from zbopt.portfolio.limits import Limits
+from zbopt.problem.instance import Objective
+from zbopt.problem.schedule import Engine, Status, versions
 
 BEST_KNOWN = "best_known.csv"
 PEERS = "peers.csv"

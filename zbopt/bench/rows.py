@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zbopt.instance import Objective
-from zbopt.schedule import Engine, Status
+from zbopt.problem.instance import Objective
+from zbopt.problem.schedule import Engine, Status
 
 Key = tuple[str, Objective]
 """An instance's file name without its suffix, and what is minimised."""

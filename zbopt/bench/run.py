@@ -13,11 +13,11 @@ from pathlib import Path
 from zbopt.bench.files import append_result, asked_of, instance_files, read_best_known, read_peers, read_results
 from zbopt.bench.locks import alone
 from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
-from zbopt.instance import Instance, Objective, read_instance
-from zbopt.limits import Limits
-from zbopt.portfolio import solve
-from zbopt.result import Progress, Result
-from zbopt.schedule import Engine, Status
+from zbopt.portfolio.limits import Limits
+from zbopt.portfolio.result import Progress, Result
+from zbopt.portfolio.run import solve
+from zbopt.problem.instance import Instance, Objective, read_instance
+from zbopt.problem.schedule import Engine, Status
 
 log = logging.getLogger(__name__)
 

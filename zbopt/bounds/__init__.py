@@ -14,8 +14,8 @@ from zbopt.bounds.load import load
 from zbopt.bounds.residency import residency
 from zbopt.bounds.round_trip import round_trip
 from zbopt.bounds.turns import turns
-from zbopt.instance import Instance
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance
 
 ARGUMENTS: Mapping[str, Callable[[Instance], Bound | None]] = {
     "load": load,

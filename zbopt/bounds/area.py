@@ -9,9 +9,9 @@ from fractions import Fraction
 from math import ceil
 
 from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, over_stages
-from zbopt.instance import Instance, Objective
-from zbopt.memory import least_left, static_memory
-from zbopt.result import Bound
+from zbopt.graph.memory import least_left, static_memory
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Objective
 
 
 def area(instance: Instance) -> Bound | None:

@@ -10,9 +10,9 @@ from fractions import Fraction
 
 from zbopt.bounds import round_trip, turns
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
-from zbopt.instance import Instance, Objective
-from zbopt.memory import added_by_b, static_memory, whole_memory
-from zbopt.result import Bound
+from zbopt.graph.memory import added_by_b, static_memory, whole_memory
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Objective
 
 
 def last_gradient(instance: Instance) -> Bound | None:

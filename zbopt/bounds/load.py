@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zbopt.bounds.stage import Slices, optimizer_step, optimizer_tail, over_stages
-from zbopt.instance import Communication, Instance, Objective
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Communication, Instance, Objective
 
 
 def load(instance: Instance) -> Bound:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from zbopt.graph import Channel, Join, Link, Precedence, Sent, Task, TaskGraph
-from zbopt.instance import COMPUTE, Communication, Kind
+from zbopt.problem.instance import COMPUTE, Communication, Kind
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ the microbatches j, j + k, j + 2k, ... follow each other.
 from __future__ import annotations
 
 from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, over_stages, slots
-from zbopt.instance import Instance, Objective
-from zbopt.memory import least_left
-from zbopt.result import Bound
+from zbopt.graph.memory import least_left
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Objective
 
 
 def residency(instance: Instance) -> Bound | None:

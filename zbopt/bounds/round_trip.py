@@ -16,9 +16,9 @@ from zbopt.bounds.stage import (
     room_beside_forward,
     slots,
 )
-from zbopt.instance import Instance, Objective
-from zbopt.memory import least_left
-from zbopt.result import Bound
+from zbopt.graph.memory import least_left
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Objective
 
 
 def round_trip(instance: Instance) -> Bound | None:

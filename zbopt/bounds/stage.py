@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from zbopt.instance import Barrier, Instance, Objective, OpTicks
-from zbopt.memory import Way, added_by_b, least_left, static_memory, ways, whole_memory
+from zbopt.graph.memory import Way, added_by_b, least_left, static_memory, ways, whole_memory
+from zbopt.problem.instance import Barrier, Instance, Objective, OpTicks
 
 
 @dataclass(frozen=True)

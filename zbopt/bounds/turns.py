@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages, slots
-from zbopt.instance import Instance, Objective
-from zbopt.memory import least_left, static_memory, whole_memory
-from zbopt.result import Bound
+from zbopt.graph.memory import least_left, static_memory, whole_memory
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance, Objective
 
 
 def turns(instance: Instance) -> Bound | None:

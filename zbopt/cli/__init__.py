@@ -21,7 +21,7 @@ import typer
 from zbopt.cli import out
 from zbopt.cli.ctrl_c import pressed_once
 from zbopt.cli.options import switch
-from zbopt.schedule import versions
+from zbopt.problem.schedule import versions
 
 WRONG_CALL = 2
 INTERRUPTED = 130

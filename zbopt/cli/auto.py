@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
-from zbopt.metrics import figures
-from zbopt.report.record import Record, solve_record
-from zbopt.report.words import amount_text, percent, table, ticks_text
-from zbopt.result import Result
+from zbopt.analysis.metrics import figures
+from zbopt.portfolio.result import Result
+from zbopt.reports.record import Record, solve_record
+from zbopt.reports.words import amount_text, percent, table, ticks_text
 
 
 def best_of(results: Mapping[str, Result]) -> str:

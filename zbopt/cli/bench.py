@@ -16,15 +16,15 @@ from rich.progress import Progress as Bar
 
 from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, bench_set, instance_files, update_best_known
 from zbopt.cli import out
+from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import EngineFlag, JsonFlag, ObjectiveFlag, SearchFlags
 from zbopt.cli.options import switch
-from zbopt.flag_records import takes
-from zbopt.instance import Objective
-from zbopt.limits import Limits
-from zbopt.report.record import Record
-from zbopt.report.words import percent, table
-from zbopt.result import Progress
-from zbopt.schedule import Engine, Status, versions
+from zbopt.portfolio.limits import Limits
+from zbopt.portfolio.result import Progress
+from zbopt.problem.instance import Objective
+from zbopt.problem.schedule import Engine, Status, versions
+from zbopt.reports.record import Record
+from zbopt.reports.words import percent, table
 
 FAILED = 1
 _HEAD = ("instance", "value", "bound", "gap", "proved by", "best peer", "ratio", "seconds", "best known")

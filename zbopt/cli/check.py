@@ -11,21 +11,21 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.cli import out
 from zbopt.cli.flags import JsonFlag
 from zbopt.cli.window import FromFlag, ToFlag, window_of
 from zbopt.formats.event_list import event_list_from_document
-from zbopt.instance import read_document
-from zbopt.metrics import figures
-from zbopt.portfolio import solve
-from zbopt.quantities import counted
+from zbopt.portfolio.run import solve
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import read_document
+from zbopt.problem.numbers import counted
+from zbopt.problem.schedule import Schedule, Status, schedule_from_document
 from zbopt.replay.trace import SOURCE, trace_from_document
-from zbopt.report.gantt import gantt
-from zbopt.report.page import asked, distance_rows, figures_rows, lines_of
-from zbopt.report.record import Record, distance_record, figures_record, tick_record
-from zbopt.result import Bound
-from zbopt.schedule import Schedule, Status, schedule_from_document
+from zbopt.reports.gantt import gantt
+from zbopt.reports.page import asked, distance_rows, figures_rows, lines_of
+from zbopt.reports.record import Record, distance_record, figures_record, tick_record
 from zbopt.validator import Code, Verdict, validate
 
 INVALID = 1

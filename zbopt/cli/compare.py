@@ -12,23 +12,23 @@ from typing import Annotated
 
 import typer
 
+from zbopt.analysis.metrics import Figures, figures
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
 from zbopt.cli.compare_files import compare_files
+from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import JsonFlag, ProblemFlags, SearchFlags
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.solve import INFEASIBLE, search_each
-from zbopt.flag_records import takes
+from zbopt.graph.memory import static_memory, taken_by_forward
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.instance import Instance, read_document
-from zbopt.memory import static_memory, taken_by_forward
-from zbopt.metrics import Figures, figures
-from zbopt.report.page import asked, bound_rows, lines_of
-from zbopt.report.record import Record, figures_record, tick_record
-from zbopt.report.words import amount_text, percent, table
-from zbopt.result import Result
-from zbopt.schedule import Schedule, Status
+from zbopt.portfolio.result import Result
+from zbopt.problem.instance import Instance, read_document
+from zbopt.problem.schedule import Schedule, Status
+from zbopt.reports.page import asked, bound_rows, lines_of
+from zbopt.reports.record import Record, figures_record, tick_record
+from zbopt.reports.words import amount_text, percent, table
 
 OPTIMUM, UNPROVED = "optimum", "best found"
 AUTOMATIC = "zb-auto"

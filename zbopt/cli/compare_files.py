@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zbopt.causes import Cause, Explanation, explain
+from zbopt.analysis.difference import Divergence, Parting, divergences
+from zbopt.analysis.idle import Cause, Explanation, explain
+from zbopt.analysis.metrics import Figures, figures
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, read_checked
 from zbopt.cli.distance import idle_interval_text, parting_record, parting_text
-from zbopt.difference import Divergence, Parting, divergences
-from zbopt.instance import Instance
-from zbopt.metrics import Figures, figures
-from zbopt.report.explain import sums_record
-from zbopt.report.page import lines_of
-from zbopt.report.record import Record, figures_record, tick_record
-from zbopt.report.words import amount_text, percent, runs_text, table, value_text
+from zbopt.problem.instance import Instance
+from zbopt.reports.explain import sums_record
+from zbopt.reports.page import lines_of
+from zbopt.reports.record import Record, figures_record, tick_record
+from zbopt.reports.words import amount_text, percent, runs_text, table, value_text
 
 _MOST_STAGES = 16
 """Of more stages, only the first to part are listed."""

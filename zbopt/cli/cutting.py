@@ -10,8 +10,8 @@ from typing import Any
 
 from zbopt.cli.placements import Candidate
 from zbopt.costs.times import tick_name, tick_ns
-from zbopt.instance import Instance
-from zbopt.routes import TIMES
+from zbopt.problem.instance import Instance
+from zbopt.problem.routes import TIMES
 
 CUT_TICKS = (*TIMES, "offload_ticks", "reload_ticks", "reduction_ticks")
 """Times of a part of the model: each slice takes its share."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from zbopt.causes import Avoidable, Cause, Explanation, Idle, explain
-from zbopt.difference import Divergence, Parting, divergences, first_divergence
-from zbopt.metrics import figures
-from zbopt.quantities import counted
-from zbopt.report.explain import idle_record
-from zbopt.report.record import Record
-from zbopt.report.words import percent, ticks_text
-from zbopt.result import Result
-from zbopt.schedule import Event, Schedule, Status
+from zbopt.analysis.difference import Divergence, Parting, divergences, first_divergence
+from zbopt.analysis.idle import Avoidable, Cause, Explanation, Idle, explain
+from zbopt.analysis.metrics import figures
+from zbopt.portfolio.result import Result
+from zbopt.problem.numbers import counted
+from zbopt.problem.schedule import Event, Schedule, Status
+from zbopt.reports.explain import idle_record
+from zbopt.reports.record import Record
+from zbopt.reports.words import percent, ticks_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,21 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from zbopt.analysis.metrics import memory_curve
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, read_checked
 from zbopt.cli.formats import Format, refuse_flags
 from zbopt.cli.options import switch
-from zbopt.documents import require_writable
 from zbopt.formats.chrome_trace import to_chrome_trace
 from zbopt.formats.jaxpp import to_jaxpp
 from zbopt.formats.megatron_layout import SCHEMA, Layers, layers_from_document, spread, write_layout
 from zbopt.formats.order import require_one_route
 from zbopt.formats.sail_zb import to_sail_zb
 from zbopt.formats.torch_csv import compute_only, rows_text
-from zbopt.instance import Instance, first_error, placement_of, read_document
-from zbopt.metrics import memory_curve
+from zbopt.problem.documents import require_writable
+from zbopt.problem.instance import Instance, first_error, placement_of, read_document
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.checks import RefusedError, refuse
-from zbopt.schedule import Schedule
 
 
 def export_command(

@@ -11,7 +11,7 @@ import typer
 
 from zbopt.cli.memory_flags import MemoryFlags
 from zbopt.cli.options import flag_maker, seconds, switch, whole
-from zbopt.schedule import Engine
+from zbopt.problem.schedule import Engine
 
 
 class ObjectiveFlag(StrEnum):

@@ -10,17 +10,17 @@ from typing import Annotated
 
 import typer
 
-from zbopt.causes import explain
+from zbopt.analysis.idle import explain
+from zbopt.analysis.metrics import figures
 from zbopt.cli import out
 from zbopt.cli.check import INVALID
 from zbopt.cli.ctrl_c import ignored
 from zbopt.cli.distance import Distance, distance_of, distance_page, distance_record, idle_text
+from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import JsonFlag, OutputFlag, SearchFlags
 from zbopt.cli.formats import Format, refuse_flags
 from zbopt.cli.options import switch
 from zbopt.cli.solve import INFEASIBLE, search_for
-from zbopt.documents import read_foreign_document, read_text, require_writable
-from zbopt.flag_records import takes
 from zbopt.formats.chrome_trace import from_chrome_trace, is_ours
 from zbopt.formats.jaxpp import from_jaxpp
 from zbopt.formats.megatron_layout import layers_document, read_layout
@@ -28,12 +28,12 @@ from zbopt.formats.order import Cell, Order, order_of
 from zbopt.formats.profiler import from_profiler
 from zbopt.formats.sail_zb import from_sail_zb
 from zbopt.formats.torch_csv import order_from_csv
-from zbopt.instance import Instance, read_document, read_instance
-from zbopt.metrics import figures
-from zbopt.report.explain import sums_record
-from zbopt.report.page import asked, figures_rows, lines_of
-from zbopt.report.record import Record, figures_record, tick_record
-from zbopt.schedule import Provenance, Schedule, versions, write_schedule
+from zbopt.problem.documents import read_foreign_document, read_text, require_writable
+from zbopt.problem.instance import Instance, read_document, read_instance
+from zbopt.problem.schedule import Provenance, Schedule, versions, write_schedule
+from zbopt.reports.explain import sums_record
+from zbopt.reports.page import asked, figures_rows, lines_of
+from zbopt.reports.record import Record, figures_record, tick_record
 from zbopt.timing import schedule_in_order
 from zbopt.validator import Verdict, validate
 

@@ -10,9 +10,9 @@ import typer
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, FileArgument, best_known, read_checked
 from zbopt.cli.window import FromFlag, ToFlag, window_of
-from zbopt.documents import require_writable
-from zbopt.report.figure import save_figure
-from zbopt.report.web import Entry, web_page
+from zbopt.problem.documents import require_writable
+from zbopt.reports.figure import save_figure
+from zbopt.reports.web import Entry, web_page
 
 PictureFlag = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it: .svg, .png or .pdf.")

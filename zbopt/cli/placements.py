@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zbopt.cli.flags import ProblemFlags
-from zbopt.instance import placement_of
+from zbopt.problem.instance import placement_of
 
 AUTO = "auto"
 BIDIRECTIONAL = "bidirectional"

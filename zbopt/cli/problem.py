@@ -15,9 +15,9 @@ from zbopt.cli.placements import BIDIRECTIONAL, Candidate, candidates, stage_of_
 from zbopt.cli.step_flags import SINGLE_TIMES, STEP_TIMES, step_fields
 from zbopt.costs.runtimes import run_by
 from zbopt.costs.times import Times, parse_times, tick_name, tick_ns
-from zbopt.instance import Instance, first_error, read_instance
-from zbopt.report.words import value_text
-from zbopt.routes import bidirectional
+from zbopt.problem.instance import Instance, first_error, read_instance
+from zbopt.problem.routes import bidirectional
+from zbopt.reports.words import value_text
 
 _TIME_FLAGS = {
     "forward": "forward_ticks",

@@ -11,13 +11,13 @@ import typer
 from pydantic import ValidationError
 
 from zbopt.cli import out
+from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import JsonFlag
 from zbopt.cli.replay_flags import NetworkFlags, RunFlags, SplitFlag, TrainingFlags
-from zbopt.documents import require_writable
-from zbopt.flag_records import takes
-from zbopt.instance import Instance, first_error, placement_of, write_instance
+from zbopt.problem.documents import require_writable
+from zbopt.problem.instance import Instance, first_error, placement_of, write_instance
 from zbopt.replay.launch import costs_of
-from zbopt.report.words import table
+from zbopt.reports.words import table
 
 
 @takes(NetworkFlags, RunFlags)

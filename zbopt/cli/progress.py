@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from zbopt.cli.out import say
-from zbopt.report.words import percent
-from zbopt.result import Progress
+from zbopt.portfolio.result import Progress
+from zbopt.reports.words import percent
 
 if TYPE_CHECKING:
     from rich.live import Live

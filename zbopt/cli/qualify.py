@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from zbopt.cli import out
+from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import JsonFlag
 from zbopt.cli.replay_flags import NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
-from zbopt.flag_records import takes
+from zbopt.problem.schedule import Schedule, read_schedule, write_schedule
 from zbopt.replay.launch import costs_of, execute, under_torchrun
 from zbopt.replay.qualify import (
     AFTER,
@@ -27,7 +28,6 @@ from zbopt.replay.qualify import (
     trace_of,
 )
 from zbopt.replay.spec import Job
-from zbopt.schedule import Schedule, read_schedule, write_schedule
 
 
 @takes(NetworkFlags, TrainingFlags, RunFlags)

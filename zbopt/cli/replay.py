@@ -12,18 +12,18 @@ from typing import Annotated, Any
 import typer
 
 from zbopt.cli import out
+from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import JsonFlag
 from zbopt.cli.options import switch
 from zbopt.cli.replay_flags import NetworkFlags, RunFlags, ScheduleArgument, TrainingFlags
-from zbopt.documents import require_writable
-from zbopt.flag_records import takes
-from zbopt.quantities import counted
+from zbopt.problem.documents import require_writable
+from zbopt.problem.numbers import counted
+from zbopt.problem.schedule import Schedule, read_schedule, write_schedule
 from zbopt.replay.diff import Diff, compare, page
 from zbopt.replay.launch import execute, under_torchrun
 from zbopt.replay.qualify import numbers, proving, trace_of
 from zbopt.replay.spec import Job
 from zbopt.replay.trace import Trace, read_trace, write_trace
-from zbopt.schedule import Schedule, read_schedule, write_schedule
 
 TraceFlag = Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write what ran to this file.")]
 ObservedFlag = Annotated[

@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from zbopt.cli.options import switch
-from zbopt.instance import first_error
+from zbopt.problem.instance import first_error
 from zbopt.replay.spec import QUIET_DAMAGE, Job, Network, Training
 
 _Model = TypeVar("_Model", Network, Training, Job)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
 from zbopt.cli.ctrl_c import ignored
+from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import EngineFlag, JsonFlag, OutputFlag, ProblemFlags, SearchFlags
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.progress import ProgressLine
-from zbopt.documents import require_writable
-from zbopt.flag_records import takes
-from zbopt.instance import Instance
-from zbopt.portfolio import solve
-from zbopt.report.record import solve_record
-from zbopt.result import Result
-from zbopt.schedule import Engine, write_schedule
+from zbopt.portfolio.result import Result
+from zbopt.portfolio.run import solve
+from zbopt.problem.documents import require_writable
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Engine, write_schedule
+from zbopt.reports.record import solve_record
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -109,8 +109,8 @@ def search_for(instance: Instance, search: SearchFlags, engine: Engine = Engine.
 
 def solve_page(problem: Problem, result: Result, output: Path | None) -> Sequence[str | Text]:
     """All that ``solve`` prints."""
-    from zbopt.report.gantt import gantt  # a tenth of a start, and JSON goes without
-    from zbopt.report.page import answer, asked
+    from zbopt.reports.gantt import gantt  # a tenth of a start, and JSON goes without
+    from zbopt.reports.page import answer, asked
 
     width = out.width()
     lines: list[str | Text] = [*asked(problem.instance, problem.notes, width), "", *answer(result, width)]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from zbopt.cli.options import flag_maker, whole
-from zbopt.instance import Communication, ReductionOccupies, TransferOccupies
+from zbopt.problem.instance import Communication, ReductionOccupies, TransferOccupies
 
 _transfers, _around = flag_maker("Transfers between stages"), flag_maker("Around the step")
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from zbopt.causes import explain
+from zbopt.analysis.idle import explain
+from zbopt.analysis.ledger import stage_ledgers
 from zbopt.cli import out
 from zbopt.cli.check import INVALID, Checked, FileArgument, read_checked
 from zbopt.cli.flags import JsonFlag
-from zbopt.ledger import stage_ledgers
-from zbopt.report.explain import explain_page, explain_record
-from zbopt.report.ledger import ledger_page, ledger_record
+from zbopt.reports.explain import explain_page, explain_record
+from zbopt.reports.ledger import ledger_page, ledger_record
 
 StageFlag = Annotated[
     int | None,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from zbopt.analysis.lanes import extent
 from zbopt.costs.times import parse_times, tick_ns
-from zbopt.rows import extent
-from zbopt.schedule import Schedule
+from zbopt.problem.schedule import Schedule
 
 FromFlag = Annotated[
     str | None,

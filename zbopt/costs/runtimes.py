@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from fractions import Fraction
 
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
 
 
 class Runtime(StrEnum):

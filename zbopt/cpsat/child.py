@@ -12,7 +12,7 @@ from zbopt.cpsat.scale import Scale
 from zbopt.engine.order import Order, Word
 from zbopt.engine.serve import News, serve
 from zbopt.graph import expand
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
 
 
 def main() -> None:

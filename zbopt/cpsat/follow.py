@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from zbopt.cpsat.formulation import Formulation
 from zbopt.graph import Key
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
 
 
 def follow(formulation: Formulation, rows: Mapping[int, Iterable[tuple[Kind, int]]]) -> Formulation:

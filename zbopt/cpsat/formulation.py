@@ -15,8 +15,8 @@ from zbopt.bounds.relax import Relaxed
 from zbopt.cpsat.horizon import latest_ends
 from zbopt.cpsat.stairs import Stairs
 from zbopt.graph import Link, Option, Residence, Sent
-from zbopt.instance import COMPUTE, Kind, Objective
-from zbopt.memory import chooses, ways
+from zbopt.graph.memory import chooses, ways
+from zbopt.problem.instance import COMPUTE, Kind, Objective
 
 _GRADIENT = "gradient"
 """Class of B and BW together: exactly one of them runs for each microbatch."""

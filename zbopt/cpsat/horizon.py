@@ -5,7 +5,7 @@ from __future__ import annotations
 from zbopt.bounds.relax import Relaxed
 from zbopt.bounds.stage import Slices
 from zbopt.graph import TaskGraph
-from zbopt.instance import Objective
+from zbopt.problem.instance import Objective
 
 
 def latest_ends(problem: Relaxed, horizon: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from zbopt.graph import TaskGraph, Use
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
 from zbopt.timing import as_started, link_orders, stage_orders
 from zbopt.timing.arcs import Arcs
 

@@ -18,7 +18,7 @@ from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.cpsat.incumbent import Incumbent
 from zbopt.cpsat.window import Held, Window
 from zbopt.graph import Sent
-from zbopt.instance import Kind, Objective
+from zbopt.problem.instance import Kind, Objective
 
 _PUT_OFF = (Kind.W, Kind.R, Kind.OUT, Kind.IN)
 _MOST_STAGES = 3

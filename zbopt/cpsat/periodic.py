@@ -12,9 +12,9 @@ from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import whole
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.graph import Key, TaskGraph, expand
-from zbopt.instance import Instance, Kind
-from zbopt.memory import with_microbatches
-from zbopt.repeat import in_flight
+from zbopt.graph.memory import with_microbatches
+from zbopt.problem.instance import Instance, Kind
+from zbopt.timing.repeat import in_flight
 
 _ENDS = (Kind.W, Kind.BW, Kind.G, Kind.O)
 """Kinds that nothing but an optimizer follows: the last end of a step is one of theirs."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Self
 
-from zbopt.instance import Instance, MicrobatchTimes, Objective
-from zbopt.routes import TIMES
+from zbopt.problem.instance import Instance, MicrobatchTimes, Objective
+from zbopt.problem.routes import TIMES
 
 _TIMES = (*TIMES, "offload_ticks", "reload_ticks", "optimizer_ticks", "reduction_ticks", "input_ready_ticks")
 _SINGLE = ("comm_ticks", "loss_ticks", "barrier_ticks")

@@ -31,11 +31,11 @@ from zbopt.cpsat.question import Answer, Question, Reply, ask
 from zbopt.cpsat.topic import Improving, Topic
 from zbopt.engine.order import Word
 from zbopt.graph import Key, TaskGraph
-from zbopt.instance import Kind, Objective
-from zbopt.memory import chooses
-from zbopt.repeat import Run, unrolled
-from zbopt.result import Bound
+from zbopt.graph.memory import chooses
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Kind, Objective
 from zbopt.timing import as_started, best_starts, link_orders, objective_value, stage_orders
+from zbopt.timing.repeat import Run, unrolled
 
 _MOST_TASKS = 12_000
 """Tasks of a model that CP-SAT is asked to solve; larger ones take longer to build than they are worth."""

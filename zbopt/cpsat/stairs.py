@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from zbopt.graph import Residence, TaskGraph
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
 
 _GIVES = (Kind.B, Kind.W, Kind.BW)
 

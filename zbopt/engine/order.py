@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from zbopt.instance import Instance
-from zbopt.schedule import Engine
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Engine
 
 
 class Order(BaseModel):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
 from zbopt.engine.order import Order, Word
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
 
 
 class News:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from zbopt.engine.order import Order, Word
-from zbopt.result import Bound
-from zbopt.schedule import Engine
+from zbopt.problem.bound import Bound
+from zbopt.problem.schedule import Engine
 
-_MODULES = {Engine.CP_SAT: "zbopt.cpsat.child", Engine.MILP: "zbopt.milp"}
+_MODULES = {Engine.CP_SAT: "zbopt.cpsat.child", Engine.MILP: "zbopt.engine.milp"}
 
 GRACE_S = 1.0
 """How long the child may overrun its time before it is ended: building a model heeds no clock. Nothing sent is lost."""

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
+from zbopt.analysis.lanes import Row, rows_of
 from zbopt.costs.times import tick_ns
-from zbopt.instance import Kind
-from zbopt.rows import Row, rows_of
-from zbopt.schedule import Event, Schedule, schedule_from_document
+from zbopt.problem.instance import Kind
+from zbopt.problem.schedule import Event, Schedule, schedule_from_document
 
 SCHEMA = "zbopt.chrome-trace/1"
 _COLOUR = {

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from zbopt.instance import COMPUTE, MAX_STAGES, Barrier, Instance, Kind, first_error, read_document
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.problem.instance import COMPUTE, MAX_STAGES, Barrier, Instance, Kind, first_error, read_document
+from zbopt.problem.schedule import Event, Provenance, Schedule
 
 _REQUIRED = ("id", "stage", "micro", "kind", "start", "end")
 _KEYS = dict.fromkeys((*_REQUIRED, "dependsOn"))

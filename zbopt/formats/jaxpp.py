@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from zbopt.formats.order import Cell, Order, Step, order_of, order_of_schedule
 from zbopt.formats.table import Table, is_index
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 
 SCHEMA = "zbopt.jaxpp/1"
 _TYPE_OF = {Kind.F: "FWD", Kind.B: "BWD_I", Kind.W: "BWD_W", Kind.BW: "BWD"}

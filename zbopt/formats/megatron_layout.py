@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from zbopt.instance import MAX_STAGES, placement_of
+from zbopt.problem.instance import MAX_STAGES, placement_of
 
 SCHEMA = "zbopt.layers/1"
 _KINDS = {"E": "embedding", "t": "decoder", "m": "mtp", "L": "loss"}

@@ -8,8 +8,8 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from zbopt.instance import Instance, Kind, Objective
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.problem.instance import Instance, Kind, Objective
+from zbopt.problem.schedule import Event, Provenance, Schedule
 
 _ANSWER = ("start_f", "start_b", "start_w", "start_o", "fused")
 

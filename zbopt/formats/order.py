@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from zbopt.instance import MAX_STAGES, Instance, Kind
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import MAX_STAGES, Instance, Kind
+from zbopt.problem.schedule import Schedule
 
 Step = tuple[Kind, int, int]
 """Kind, virtual stage, microbatch."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from zbopt.formats.order import Cell, Order, order_of
 from zbopt.formats.torch_csv import COMPUTE, KIND_OF, Action, parse_action
-from zbopt.instance import MAX_TICKS, Instance, Kind
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.problem.instance import MAX_TICKS, Instance, Kind
+from zbopt.problem.schedule import Event, Provenance, Schedule
 
 PREFIX = "PP:"
 _GPU = "gpu_user_annotation"

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from zbopt.formats.order import Cell, Order, order_of, require_kept, require_one_route
 from zbopt.formats.table import Table, is_index
-from zbopt.instance import Instance, Kind, placement_of
-from zbopt.schedule import Event, Schedule
+from zbopt.problem.instance import Instance, Kind, placement_of
+from zbopt.problem.schedule import Event, Schedule
 
 SCHEMA = "zbopt.sail-zb/1"
 _KIND_OF = {kind.value: kind for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)}

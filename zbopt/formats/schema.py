@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from zbopt.instance import Instance
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _FILLED_IN = ("stage_of", "activation", "weight_share")

@@ -17,7 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from zbopt.formats.order import Cell, Order, order_of
-from zbopt.instance import Instance, Kind
+from zbopt.problem.instance import Instance, Kind
 
 
 class Op(StrEnum):

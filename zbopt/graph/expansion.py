@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
+from zbopt.graph.memory import WAY_OF, Way, memory_scale, pieces, static_memory, ways
 from zbopt.graph.model import FUSED, SPLIT, Channel, Join, Key, Link, Precedence, Residence, Task, TaskGraph
 from zbopt.graph.transfers import Transfers
-from zbopt.instance import COMPUTE, Barrier, Instance, Kind
-from zbopt.memory import WAY_OF, Way, memory_scale, pieces, static_memory, ways
+from zbopt.problem.instance import COMPUTE, Barrier, Instance, Kind
 
 
 def expand(instance: Instance) -> TaskGraph:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from zbopt.instance import Instance, Kind
+from zbopt.problem.instance import Instance, Kind
 
 SPLIT, FUSED = 0, 1
 """Options of a backward's choice [M1]: B and W as two ops, or BW as one."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from zbopt.graph.model import Channel, Key, Link, Sent, Task, Use
-from zbopt.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies
+from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies
 
 _SENDS = {Kind.SEND_F: (Kind.F,), Kind.SEND_B: (Kind.B, Kind.BW)}
 """By kind of transfer, what produces the contents."""

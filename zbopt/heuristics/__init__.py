@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from zbopt.heuristics.build import CannotFitError, NotApplicableError
 from zbopt.heuristics.chimera import chimera
 from zbopt.heuristics.dualpipe import dualpipe, dualpipe_v
 from zbopt.heuristics.gis import gis, gis_half
@@ -21,14 +20,15 @@ from zbopt.heuristics.list_schedule import list_schedule
 from zbopt.heuristics.looped_bfs import looped_bfs
 from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
 from zbopt.heuristics.one_f_one_b_v import one_f_one_b_v
+from zbopt.heuristics.tools.build import CannotFitError, NotApplicableError
 from zbopt.heuristics.v_auto import v_auto
 from zbopt.heuristics.v_half import v_half
 from zbopt.heuristics.v_min import v_min
 from zbopt.heuristics.zb_auto import zb_auto
 from zbopt.heuristics.zb_handcrafted import zb_h1, zb_h2
 from zbopt.heuristics.zb_v import zb_v
-from zbopt.instance import Instance
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
     {

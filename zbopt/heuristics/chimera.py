@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.build import NotApplicableError, Step, backward_steps, schedule_in_order
-from zbopt.instance import Instance, Kind
-from zbopt.placement import placement_of
-from zbopt.routes import Route
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.build import NotApplicableError, Step, backward_steps, schedule_in_order
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.placement import placement_of
+from zbopt.problem.routes import Route
+from zbopt.problem.schedule import Schedule
 
 
 def chimera(instance: Instance) -> Schedule:

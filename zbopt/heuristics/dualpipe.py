@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from zbopt.heuristics.build import NotApplicableError, Step
 from zbopt.heuristics.chimera import two_directions
-from zbopt.heuristics.overlap import Pair, gradient_steps, overlapped_in_order
-from zbopt.instance import Instance, Kind
-from zbopt.placement import placement_of
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.build import NotApplicableError, Step
+from zbopt.heuristics.tools.overlap import Pair, gradient_steps, overlapped_in_order
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.placement import placement_of
+from zbopt.problem.schedule import Schedule
 
 
 def dualpipe(instance: Instance) -> Schedule:

@@ -7,17 +7,17 @@ on, so that no forward is held for longer than its group needs to come round: 3/
 from __future__ import annotations
 
 from zbopt.graph import expand
-from zbopt.heuristics.build import (
+from zbopt.heuristics.interleaved import require_round_robin
+from zbopt.heuristics.tools.build import (
     Step,
     require_kept_activations,
     require_only_ops,
     require_split,
     schedule_in_order,
 )
-from zbopt.heuristics.building_block import Block, at_unit_times, repeated
-from zbopt.heuristics.interleaved import require_round_robin
-from zbopt.instance import Instance
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.building_block import Block, at_unit_times, repeated
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 
 def gis(instance: Instance) -> Schedule:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from zbopt.heuristics.build import NotApplicableError, Step, backward_steps, require_one_route, schedule_in_order
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.build import NotApplicableError, Step, backward_steps, require_one_route, schedule_in_order
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 
 
 def interleaved(instance: Instance, group: int | None = None) -> Schedule:

@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 
-from zbopt.heuristics.block_search import best_blocks, best_packed, packed_list, short_step
-from zbopt.heuristics.build import (
+from zbopt.heuristics.gis import grouped_block, grouped_orders
+from zbopt.heuristics.interleaved import require_round_robin
+from zbopt.heuristics.interleaved_zb import zero_bubble_orders
+from zbopt.heuristics.tools.block_search import best_blocks, best_packed, packed_list, short_step
+from zbopt.heuristics.tools.build import (
     CannotFitError,
     NotApplicableError,
     require_kept_activations,
     require_only_ops,
     schedule_in_order,
 )
-from zbopt.heuristics.building_block import Block, Packed, TwoWays, memory_of, packed_steps
-from zbopt.heuristics.gis import grouped_block, grouped_orders
-from zbopt.heuristics.interleaved import require_round_robin
-from zbopt.heuristics.interleaved_zb import zero_bubble_orders
-from zbopt.heuristics.patience import OutOfTimeError, is_best
-from zbopt.instance import Instance
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.building_block import Block, Packed, TwoWays, memory_of, packed_steps
+from zbopt.heuristics.tools.patience import OutOfTimeError, is_best
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 _KEPT = 4
 """Blocks of the short step that are tried on the whole one."""

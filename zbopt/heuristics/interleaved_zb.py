@@ -9,7 +9,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from zbopt.graph import Key, expand
-from zbopt.heuristics.build import (
+from zbopt.graph.memory import static_memory, whole_memory
+from zbopt.heuristics.interleaved import even_groups, order_of, passes, require_round_robin, warmup
+from zbopt.heuristics.tools.build import (
     Step,
     require_kept_activations,
     require_only_ops,
@@ -17,11 +19,9 @@ from zbopt.heuristics.build import (
     schedule_in_order,
     split_steps,
 )
-from zbopt.heuristics.interleaved import even_groups, order_of, passes, require_round_robin, warmup
-from zbopt.heuristics.pack import packed_order
-from zbopt.instance import Instance
-from zbopt.memory import static_memory, whole_memory
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.pack import packed_order
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 _ROUNDS = 4
 

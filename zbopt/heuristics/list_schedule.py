@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from zbopt.heuristics.best_rule import best_of
-from zbopt.heuristics.build import CannotFitError, Step, backward_steps, checked, provenance_of, schedule_in_order
-from zbopt.heuristics.dispatch import Dispatched
-from zbopt.heuristics.patience import is_over, limited, never
-from zbopt.heuristics.rule import Rule
+from zbopt.graph.memory import Way, ways
+from zbopt.heuristics.tools.best_rule import best_of
+from zbopt.heuristics.tools.build import CannotFitError, Step, backward_steps, checked, provenance_of, schedule_in_order
+from zbopt.heuristics.tools.dispatch import Dispatched
+from zbopt.heuristics.tools.patience import is_over, limited, never
+from zbopt.heuristics.tools.rule import Rule
 from zbopt.heuristics.zb_auto import warm_ups
-from zbopt.instance import Instance, Kind, Objective
-from zbopt.memory import Way, ways
-from zbopt.schedule import Event, Schedule
+from zbopt.problem.instance import Instance, Kind, Objective
+from zbopt.problem.schedule import Event, Schedule
 
 _MOST_OPS = 300_000
 """Ops to simulate over all rules, and once more over all surprises: a few seconds in all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zbopt.heuristics.build import (
+from zbopt.heuristics.tools.build import (
     Step,
     backward_steps,
     require_one_virtual_stage_a_stage,
@@ -12,8 +12,8 @@ from zbopt.heuristics.build import (
     schedule_in_order,
     split_steps,
 )
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 
 
 def one_f_one_b(instance: Instance) -> Schedule:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.building_block import Block, family
-from zbopt.instance import Instance
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.building_block import Block, family
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 
 def one_f_one_b_v(instance: Instance) -> Schedule:

@@ -10,14 +10,28 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 
-from zbopt.heuristics.block_search import best_blocks, best_packed, packed_list, short_step
-from zbopt.heuristics.build import CannotFitError, Step, require_kept_activations, require_only_ops, schedule_in_order
-from zbopt.heuristics.building_block import ROUNDS, Block, Packed, memory_of, packed_block, packed_steps, require_v
-from zbopt.heuristics.idle_search import idle_search, longer_idle_search
-from zbopt.heuristics.patience import OutOfTimeError, is_best
+from zbopt.heuristics.tools.block_search import best_blocks, best_packed, packed_list, short_step
+from zbopt.heuristics.tools.build import (
+    CannotFitError,
+    Step,
+    require_kept_activations,
+    require_only_ops,
+    schedule_in_order,
+)
+from zbopt.heuristics.tools.building_block import (
+    ROUNDS,
+    Block,
+    Packed,
+    memory_of,
+    packed_block,
+    packed_steps,
+    require_v,
+)
+from zbopt.heuristics.tools.idle_search import idle_search, longer_idle_search
+from zbopt.heuristics.tools.patience import OutOfTimeError, is_best
 from zbopt.heuristics.zb_v import handcrafted
-from zbopt.instance import Instance
-from zbopt.schedule import Schedule
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 _SEARCH_OPS = 2_500_000
 """Ops to simulate in ``idle_search``: ten seconds. With memory of ZB-V or less the blocks are better."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.best_rule import best_of
-from zbopt.heuristics.build import (
+from zbopt.heuristics.tools.best_rule import best_of
+from zbopt.heuristics.tools.build import (
     require_one_virtual_stage_a_stage,
     require_split,
     schedule_in_order,
 )
-from zbopt.heuristics.rule import Rule
-from zbopt.instance import Instance
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.rule import Rule
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 
 _MOST_OPS = 400_000
 """Ops to simulate over all rules: a few seconds."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.build import Step, require_one_virtual_stage_a_stage, require_split, schedule_in_order
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.build import Step, require_one_virtual_stage_a_stage, require_split, schedule_in_order
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 
 
 def zb_h1(instance: Instance) -> Schedule:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zbopt.heuristics.build import Step
-from zbopt.heuristics.building_block import Block, family, require_v
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Schedule
+from zbopt.heuristics.tools.build import Step
+from zbopt.heuristics.tools.building_block import Block, family, require_v
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Schedule
 
 
 def zb_v(instance: Instance) -> Schedule:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
 from zbopt.replay.networks import TIED, batch, build_slice, loss_of
 from zbopt.replay.spec import Network, Training
 from zbopt.replay.update import Decision, LossScale, apply, decide, optimizer_of, square_sum

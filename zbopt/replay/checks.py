@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from zbopt.formats.order import require_kept
 from zbopt.formats.torch_csv import COMPUTE, Action, Op, Rows
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.lowering import lower
-from zbopt.schedule import Schedule
 from zbopt.validator import validate
 
 

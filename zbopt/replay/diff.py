@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from zbopt.costs.times import tick_ns
-from zbopt.instance import Barrier, Kind
+from zbopt.problem.instance import Barrier, Kind
+from zbopt.problem.schedule import Event, Schedule
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
-from zbopt.schedule import Event, Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 
 from zbopt.formats.torch_csv import COMPUTE, Action, Op, Rows
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
 from zbopt.replay.damage import Damage
 from zbopt.replay.deferred import WeightQueue
 from zbopt.replay.observe import Record, Recorder, checksum

@@ -9,7 +9,7 @@ from functools import partial
 
 import torch.distributed as dist
 
-from zbopt.schedule import Schedule
+from zbopt.problem.schedule import Schedule
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.checks import refuse
 from zbopt.replay.spec import Job, Jobs
-from zbopt.schedule import Schedule
 
 _POLL_S = 0.05
 GRACE_S = 2.0

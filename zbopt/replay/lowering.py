@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zbopt.formats.torch_csv import Action, Op, Rows
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Event, Schedule
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Schedule
 
 _OP_OF = {Kind.F: Op.FORWARD, Kind.B: Op.INPUT_GRAD, Kind.W: Op.WEIGHT_GRAD, Kind.BW: Op.BACKWARD}
 

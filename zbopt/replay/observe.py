@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
 
 
 class CpuClock:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
 from zbopt.replay.baseline import Baseline
 from zbopt.replay.lowering import AdditionOrder
 from zbopt.replay.networks import TIED

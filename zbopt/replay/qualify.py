@@ -14,12 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from zbopt.analysis.metrics import memory_curve
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
-from zbopt.instance import Instance
-from zbopt.metrics import memory_curve
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.spec import Job, Network, Training
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
-from zbopt.schedule import Schedule
 from zbopt.validator import Code, validate
 
 

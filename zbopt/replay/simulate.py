@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.deferred import WeightQueue
 from zbopt.replay.spec import Network
-from zbopt.schedule import Schedule
 
 
 class _Wait(torch.autograd.Function):

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from zbopt.instance import MAX_TICKS, Instance, Kind, first_error, read_document
+from zbopt.problem.instance import MAX_TICKS, Instance, Kind, first_error, read_document
+from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.replay.spec import Network, Training
-from zbopt.schedule import Event, Provenance, Schedule
 
 SOURCE = "trace"
 """Provenance of an observed schedule: its durations are what was seen, not what an instance says."""

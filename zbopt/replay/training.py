@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbopt.formats.torch_csv import Action
-from zbopt.instance import Barrier, Kind
+from zbopt.problem.instance import Barrier, Kind
+from zbopt.problem.schedule import Schedule
 from zbopt.replay.checks import refuse
 from zbopt.replay.damage import Damage
 from zbopt.replay.deferred import WeightQueue, defer_weights
@@ -23,7 +24,6 @@ from zbopt.replay.post_validation import PostValidation, prefixes
 from zbopt.replay.simulate import FifoLink, Waits
 from zbopt.replay.spec import Network, Training
 from zbopt.replay.update import Decision, LossScale, apply, decide, optimizer_of, square_sum
-from zbopt.schedule import Schedule
 
 AfterGradients = Callable[[int], None]
 AfterUpdate = Callable[[int, Decision], None]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zbopt.problem.schedule import Schedule, read_schedule
 from zbopt.replay import checkpoint
 from zbopt.replay.baseline import Baseline, Step
 from zbopt.replay.compare import Comparison, Reference, merge
@@ -25,7 +26,6 @@ from zbopt.replay.observe import CpuClock, CudaClock, MemoryMeter, Progress, Rec
 from zbopt.replay.ordered import Ordered
 from zbopt.replay.spec import Job, Jobs
 from zbopt.replay.training import Pipeline
-from zbopt.schedule import Schedule, read_schedule
 
 Result = dict[str, Any]
 

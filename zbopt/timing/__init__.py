@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from zbopt.graph import Key, TaskGraph, Use, expand
-from zbopt.instance import Instance, Kind, Objective
-from zbopt.memory import ways, with_drops, with_ways
-from zbopt.schedule import Event, Provenance, Schedule
+from zbopt.graph.memory import ways, with_drops, with_ways
+from zbopt.problem.instance import Instance, Kind, Objective
+from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.timing.arcs import Arcs, DeadlockError, running
 from zbopt.timing.first_come import first_come
 from zbopt.timing.host import as_started, within_cap

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from zbopt.graph import Key, Precedence, Residence, TaskGraph
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
 
 
 def has_host(graph: TaskGraph) -> bool:

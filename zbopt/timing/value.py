@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from zbopt.graph import TaskGraph
-from zbopt.instance import Objective
+from zbopt.problem.instance import Objective
 
 
 def objective_value(graph: TaskGraph, starts: Mapping[int, int]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 
-from zbopt.instance import COMPUTE, Instance, Kind, MicrobatchTimes
-from zbopt.schedule import Event, Schedule
+from zbopt.problem.instance import COMPUTE, Instance, Kind, MicrobatchTimes
+from zbopt.problem.schedule import Event, Schedule
 from zbopt.validator.circle import circle
 from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, drop_times
 from zbopt.validator.held import overlaps

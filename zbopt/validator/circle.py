@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
-from zbopt.instance import Barrier
-from zbopt.schedule import Event
+from zbopt.problem.instance import Barrier
+from zbopt.problem.schedule import Event
 from zbopt.validator.update import Update
 from zbopt.validator.verdict import name_of
 

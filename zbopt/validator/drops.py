@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from zbopt.instance import Drop, Instance, Kind, MicrobatchTimes
-from zbopt.schedule import Event
+from zbopt.problem.instance import Drop, Instance, Kind, MicrobatchTimes
+from zbopt.problem.schedule import Event
 from zbopt.validator.held import overlaps
 from zbopt.validator.verdict import Code, name_of, shown
 

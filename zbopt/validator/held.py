@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeVar
 
-from zbopt.schedule import Event
+from zbopt.problem.schedule import Event
 
 
 class Held(NamedTuple):

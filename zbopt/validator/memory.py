@@ -8,8 +8,8 @@ from fractions import Fraction
 from math import lcm
 from typing import Generic, NamedTuple, TypeVar
 
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Event
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event
 from zbopt.validator.drops import At, Report
 from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, shown

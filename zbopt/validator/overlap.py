@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from zbopt.instance import Instance, Kind
-from zbopt.schedule import Event
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event
 
 
 def overlapped_pairs(instance: Instance, row: Sequence[Event]) -> Iterator[tuple[Event, Event]]:

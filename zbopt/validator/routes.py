@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zbopt.instance import Instance
+from zbopt.problem.instance import Instance
 
 
 class Routes(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from zbopt.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies, TransferOccupies
-from zbopt.schedule import Event
+from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies, TransferOccupies
+from zbopt.problem.schedule import Event
 from zbopt.validator.drops import At, Report
 from zbopt.validator.held import Held, overlaps, whole
 from zbopt.validator.routes import Routes

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zbopt.instance import Barrier, Instance, Kind, ReductionOccupies
-from zbopt.schedule import Event
+from zbopt.problem.instance import Barrier, Instance, Kind, ReductionOccupies
+from zbopt.problem.schedule import Event
 from zbopt.validator.drops import At, Report
 from zbopt.validator.held import Held, overlaps
 from zbopt.validator.routes import Routes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from zbopt.schedule import Event
+from zbopt.problem.schedule import Event
 
 
 class Code(StrEnum):

@@ -15,8 +15,8 @@ from zbopt.bounds.crossings.orders import Row, orders
 from zbopt.bounds.crossings.pipe import pipe_of
 from zbopt.bounds.residency import of_stage
 from zbopt.bounds.stage import Slices, slots
-from zbopt.instance import Instance
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance
 
 __all__ = ["Crossings", "Row"]
 

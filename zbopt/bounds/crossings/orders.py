@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zbopt.bounds.crossings.front import Front
 from zbopt.bounds.crossings.moves import State
-from zbopt.instance import Kind
+from zbopt.problem.instance import Kind
 
 Row = list[tuple[Kind, int]]
 """(kind, microbatch) in order."""

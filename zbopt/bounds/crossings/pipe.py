@@ -7,8 +7,8 @@ from fractions import Fraction
 from math import lcm
 
 from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, room_beside_forward, slots
-from zbopt.instance import Instance, Objective
-from zbopt.memory import Way, least_left, ways
+from zbopt.graph.memory import Way, least_left, ways
+from zbopt.problem.instance import Instance, Objective
 
 _MOST_WAITING = 3
 """W waiting at once for each microbatch in flight; where memory allows more, they are left out."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from zbopt.bounds.valley.kept import NEVER, applies, can_be_full, is_long, keep
-from zbopt.instance import Instance
-from zbopt.result import Bound
+from zbopt.problem.bound import Bound
+from zbopt.problem.instance import Instance
 
 __all__ = ["Valley"]
 

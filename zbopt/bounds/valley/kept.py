@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, room_beside_forward
-from zbopt.instance import Instance, Objective
-from zbopt.memory import Way, least_left, ways
+from zbopt.graph.memory import Way, least_left, ways
+from zbopt.problem.instance import Instance, Objective
 
 Integers = NDArray[np.int64]
 """Ticks, counts or places."""

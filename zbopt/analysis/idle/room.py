@@ -1,0 +1,33 @@
+"""Whether the memory of a stage has room for one more forward."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+
+from zbopt.analysis.metrics import memory_curve
+from zbopt.graph.memory import taken_by_forward
+from zbopt.problem.instance import Instance
+from zbopt.problem.schedule import Event
+
+
+class Room:
+    """Live memory of one stage over time, beside its cap."""
+
+    def __init__(self, instance: Instance, stage: int, row: Sequence[Event]) -> None:
+        self.cap = None if instance.memory_cap is None else instance.memory_cap[stage]
+        self.taken = [taken_by_forward(instance, v) for v in range(instance.virtual_stages)]
+        curve = [] if self.cap is None else list(memory_curve(instance, row))
+        self.times = [time for time, _ in curve]
+        self.amounts = [amount for _, amount in curve]
+
+    def fits(self, forward: Event, start: int, end: int) -> bool:
+        """Whether the cap has room for all that ``forward`` takes from ``start`` until just before ``end``."""
+        v = forward.virtual_stage
+        if self.cap is None or v is None or not 0 <= v < len(self.taken):
+            return True
+        i = bisect_right(self.times, start) - 1
+        j = max(i + 1, bisect_right(self.times, end - 1))
+        highest = max(self.amounts[max(i, 0) : j], default=Fraction(0)) if j > 0 else Fraction(0)
+        return highest + self.taken[v] <= self.cap

@@ -1,0 +1,188 @@
+"""From an order on each stage to a valid schedule, or the reason why there is none. Every family ends here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from zbopt.analysis.metrics import figures
+from zbopt.graph import Key, Precedence, TaskGraph, expand
+from zbopt.graph.memory import Way, ways, with_drops, with_ways
+from zbopt.problem.instance import Instance, Kind, Objective
+from zbopt.problem.schedule import Provenance, Schedule, versions
+from zbopt.timing import best_starts, orders_of_steps, running, schedule_of, within_cap
+from zbopt.timing.iterations import all_iterations, one_iteration
+
+Step = tuple[Kind, int, int]
+"""One op of an order: kind, virtual stage, microbatch."""
+
+
+class CannotFitError(ValueError):
+    """The memory that a schedule needs by its definition is above a stage's cap; ``above`` are all such stages."""
+
+    def __init__(self, name: str, stage: int, peak: Fraction, cap: Fraction, above: Sequence[int] = ()) -> None:
+        self.stage, self.peak, self.cap, self.above = stage, peak, cap, tuple(above) or (stage,)
+        super().__init__(
+            f"{name}: stage {stage} holds {peak} at its peak, above its memory cap {cap}; "
+            f"raise the cap to {peak} or take another schedule"
+        )
+
+
+class NotApplicableError(ValueError):
+    """A schedule is not defined for this instance; the message says which rule it breaks."""
+
+
+def require_one_virtual_stage_a_stage(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where a stage holds several virtual stages, or there are several routes."""
+    require_one_route(name, instance)
+    if instance.virtual_stages != instance.stages:
+        raise NotApplicableError(
+            f"{name}: {instance.virtual_stages} virtual stages on {instance.stages} stages; "
+            "it needs one virtual stage a stage, take interleaved or list"
+        )
+
+
+def require_only_ops(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where more than the ops of one step has to be placed."""
+    require_one_route(name, instance)
+    if instance.microbatch_times is not None:
+        raise NotApplicableError(f"{name}: microbatches take times of their own; it needs them alike, take list")
+    if not instance.is_simple or instance.reduction_ticks is not None:
+        raise NotApplicableError(
+            f"{name}: transfers or reductions occupy links, inputs come late or there are several iterations; "
+            "it packs one step's ops alone, take list"
+        )
+
+
+def require_one_route(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where microbatches pass different virtual stages."""
+    if instance.routes is not None:
+        raise NotApplicableError(
+            f"{name}: microbatches take {len(instance.routes)} routes; it needs one, take chimera, dualpipe or list"
+        )
+
+
+def require_split(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where no backward may run as B and W."""
+    if not instance.may_split:
+        raise NotApplicableError(
+            f"{name}: the backward is never split; give backward_ticks and weight_ticks, or take 1f1b"
+        )
+
+
+def require_kept_activations(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where an activation is or may be dropped before its backward."""
+    if any(ways(instance, v) != (Way.KEEP,) for v in range(instance.virtual_stages)):
+        raise NotApplicableError(
+            f"{name}: it keeps activations until their backward, and recompute or offload is not never; take list"
+        )
+
+
+def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    """The whole backward of a microbatch in one piece: BW where the instance has one, else B and W back to back."""
+    if instance.ticks_of(virtual_stage, microbatch).fused is not None:
+        return [(Kind.BW, virtual_stage, microbatch)]
+    return split_steps(instance, virtual_stage, microbatch)
+
+
+def split_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    """B and W of a microbatch back to back."""
+    return [*_input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
+
+
+def _input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+    """The B of a microbatch; nothing where the virtual stage has none."""
+    ticks = instance.ticks_of(virtual_stage, microbatch)
+    has_none = ticks.weight is not None and ticks.backward is None
+    return [] if has_none else [(Kind.B, virtual_stage, microbatch)]
+
+
+def schedule_in_order(
+    name: str, instance: Instance, orders: Sequence[Iterable[Step]], *, gradient_after_weight: bool = False
+) -> Schedule:
+    """The schedule that runs ``orders`` at the best times for the instance's objective, each stage's O last.
+
+    Args:
+        name: The heuristic's name, for provenance and errors.
+        instance: The problem. Activations that must be dropped are, and where the schedule chooses, all those of a
+            stage that would be above its cap; each R comes just before its backward.
+        orders: For each stage, its steps in the order in which they run.
+        gradient_after_weight: A W holds back the gradient that its B sends up, as a fused backward would.
+
+    Raises:
+        CannotFitError: The order needs more memory than a stage's cap.
+        DeadlockError: The orders contradict the precedences.
+    """
+    if instance.objective is Objective.PERIOD:
+        one = schedule_in_order(name, one_iteration(instance), orders, gradient_after_weight=gradient_after_weight)
+        return checked(name, all_iterations(one, instance))
+    rows = [list(order) for order in orders]
+    way_of = {v: ways(instance, v)[0] for v in range(instance.virtual_stages)}
+    while True:
+        try:
+            return _in_order(name, instance, rows, way_of, gradient_after_weight=gradient_after_weight)
+        except CannotFitError as fault:
+            further = dict(way for stage in fault.above for way in _further(instance, stage, way_of))
+            if not further:
+                raise
+            way_of |= further
+
+
+def _further(instance: Instance, stage: int, way_of: Mapping[int, Way]) -> Iterator[tuple[int, Way]]:
+    """The next way of the activations of each virtual stage of ``stage`` that has one left."""
+    for v in instance.virtual_stages_of(stage):
+        allowed = ways(instance, v)
+        place = allowed.index(way_of[v]) + 1
+        if place < len(allowed):
+            yield v, allowed[place]
+
+
+def _in_order(
+    name: str,
+    instance: Instance,
+    rows: Sequence[Sequence[Step]],
+    way_of: Mapping[int, Way],
+    *,
+    gradient_after_weight: bool,
+) -> Schedule:
+    """The same, where all activations of a virtual stage without an R in ``rows`` go one way."""
+    graph = expand(with_ways(instance, way_of))
+    orders = orders_of_steps(graph, [with_drops(instance, row, way_of) for row in rows])
+    timed = within_cap(graph, orders, set(running(graph, orders)))
+    timed = _with_held_gradients(timed) if gradient_after_weight else timed
+    schedule = schedule_of(graph, best_starts(timed, orders), provenance_of(name))
+    return checked(name, schedule.model_copy(update={"instance": instance}))
+
+
+def provenance_of(name: str) -> Provenance:
+    """Provenance of a heuristic's schedule whose value is not computed yet."""
+    return Provenance(source=f"heuristic:{name}", versions=versions())
+
+
+def checked(name: str, schedule: Schedule) -> Schedule:
+    """``schedule`` with its value in the provenance.
+
+    Raises:
+        CannotFitError: It needs more memory than a stage's cap.
+    """
+    instance = schedule.instance
+    found = figures(schedule)
+    caps = instance.memory_cap or ()
+    above = [stage for stage, cap in enumerate(caps) if found.peak_memory[stage] > cap]
+    if above:
+        raise CannotFitError(name, above[0], found.peak_memory[above[0]], caps[above[0]], above)
+    value = found.value(instance.objective)
+    return schedule.model_copy(update={"provenance": schedule.provenance.model_copy(update={"value": value})})
+
+
+def _with_held_gradients(graph: TaskGraph) -> TaskGraph:
+    """``graph`` with an arc from each W to what its B feeds upstream."""
+    held = []
+    for edge in graph.precedences:
+        giver, taker = graph.tasks[edge.before], graph.tasks[edge.after]
+        upstream = taker.kind is Kind.SEND_B or giver.virtual_stage != taker.virtual_stage
+        if giver.kind is Kind.B and upstream:
+            weight = graph.index[Key(Kind.W, giver.virtual_stage, giver.microbatch, giver.iteration)]
+            held.append(Precedence(weight, edge.after, edge.lag_ticks))
+    return replace(graph, precedences=graph.precedences + tuple(held))

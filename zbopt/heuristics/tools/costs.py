@@ -1,0 +1,115 @@
+"""What list scheduling reads of an instance: times and memory as plain numbers by virtual stage, on the safe side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cache
+
+from zbopt.graph.memory import Way, added_by_b, dropped_by, left, memory_scale, static_memory, ways, whole_memory
+from zbopt.heuristics.tools.build import CannotFitError
+from zbopt.problem.instance import Instance, Kind
+
+
+class Costs:
+    """An instance's times and memory as plain lists by virtual stage, and what each backward releases.
+
+    Memory is counted on the safe side: beside what is live there is room to bring one dropped activation back, and for
+    what its B adds. What is dropped comes back just before its backward, and its W follows at once.
+
+    Args:
+        name: The heuristic's name, for the error.
+        instance: The problem.
+        fuse: BW wherever the instance leaves the choice.
+        keep: Keep activations wherever the instance leaves the choice.
+
+    Raises:
+        CannotFitError: A stage's cap is below what one microbatch takes, counted like that.
+    """
+
+    def __init__(self, name: str, instance: Instance, *, fuse: bool = False, keep: bool = True) -> None:
+        self.instance = instance
+        self.ticks = cache(instance.ticks_of)
+        self.lag = cache(instance.lag_ticks)
+        self.durations = cache(self._durations)
+        self.loads = cache(self._loads)
+        scale = memory_scale(instance)
+        count = range(instance.virtual_stages)
+        fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
+        added = [Fraction(0) if fuse and fused[v] is not None else added_by_b(instance, v) for v in count]
+        self.activation = [int(whole_memory(instance, v) * scale) for v in count]
+        shares = zip(instance.activation, instance.weight_share, added, strict=True)
+        self.held = [int((a * share + more) * scale) for a, share, more in shares]
+        self.way = [
+            dropped_by(instance, v) if not keep or Way.KEEP not in ways(instance, v) else Way.KEEP for v in count
+        ]
+        gone = [instance.activation[v] - left(instance, v, self.way[v]) for v in count]
+        self.left = [int((whole_memory(instance, v) - gone[v]) * scale) for v in count]
+        self.added = [int(amount * scale) for amount in added]
+        self.must_drop = [Way.KEEP not in ways(instance, v) for v in count]
+        self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
+        self.routes_on = [self._by_route(row) for row in self.on_stage]
+        self.whole = [max(sum(self.left[v] for v in way) for way in routes) for routes in self.routes_on]
+        self.reserve = [max(self.activation[v] - self.left[v] + self.added[v] for v in row) for row in self.on_stage]
+        self.sequences = _sequences(instance)
+        each = [sum(self.activation[v] + self.added[v] for v in row) for row in self.on_stage]
+        all_fit = [amount * (instance.microbatches + 1) for amount in each]
+        self.cap = all_fit if instance.memory_cap is None else self._room(name, instance.memory_cap, scale)
+
+    def _room(self, name: str, caps: Sequence[Fraction], scale: int) -> list[int]:
+        """What the caps leave for what ops take, but for the reserve."""
+        room = []
+        for stage, cap in enumerate(caps):
+            taken = static_memory(self.instance, stage) + Fraction(self.reserve[stage], scale)
+            room.append(int((cap - taken) * scale))
+            if self.whole[stage] > room[stage]:
+                raise CannotFitError(name, stage, Fraction(self.whole[stage], scale) + taken, cap)
+        return room
+
+    def _by_route(self, held_here: Sequence[int]) -> list[list[int]]:
+        """The virtual stages of a stage, those of one route together, routes in one order on all stages."""
+        routes: dict[int, list[int]] = {}
+        for v in held_here:
+            routes.setdefault(self.instance.microbatches_of(v).start, []).append(v)
+        return [routes[first] for first in sorted(routes)]
+
+    def backward(self, virtual_stage: int, fuse: bool) -> tuple[Kind, int]:
+        """What answers an arriving gradient: its kind, and the memory that stays for W (0: no W follows)."""
+        ticks = self.instance.ticks_of(virtual_stage, self.instance.microbatches_of(virtual_stage)[0])
+        if ticks.weight is None or (fuse and ticks.fused is not None):
+            return Kind.BW, 0
+        return (Kind.W, 0) if ticks.backward is None else (Kind.B, self.held[virtual_stage])
+
+    def _durations(self, sequence: int, fuse: bool) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
+        """Ticks of F, of what answers the gradient, and of W, by virtual stage and place in one of the sequences.
+
+        W is empty where none follows.
+        """
+        forward, backward, weight = [], [], []
+        for v, row in enumerate(self.sequences[sequence]):
+            kind, _ = self.backward(v, fuse)
+            alike = self.instance.microbatch_times is None
+            each = [self.ticks(v, row[0])] * len(row) if alike else [self.ticks(v, j) for j in row]
+            forward.append([ticks.forward for ticks in each])
+            backward.append([ticks.of(kind) or 0 for ticks in each])
+            weight.append([ticks.weight or 0 for ticks in each] if kind is Kind.B else [])
+        return forward, backward, weight
+
+    def _loads(self, sequence: int, fuse: bool) -> list[int]:
+        """Ticks that each stage is busy at least."""
+        return [
+            sum(sum(rows[v]) for rows in self.durations(sequence, fuse) for v in held_here)
+            for held_here in self.on_stage
+        ]
+
+
+def _sequences(instance: Instance) -> list[list[list[int]]]:
+    """Orders of the microbatches on each virtual stage: as numbered; if times differ, long or short ones first."""
+    passing = [list(instance.microbatches_of(v)) for v in range(instance.virtual_stages)]
+    if instance.microbatch_times is None:
+        return [passing]
+    length = dict.fromkeys(range(instance.microbatches), 0)
+    for v, microbatch in instance.passes():
+        ticks = instance.ticks_of(v, microbatch)
+        length[microbatch] += ticks.forward + ticks.backward_work()
+    return [passing, *([sorted(row, key=lambda j: sign * length[j]) for row in passing] for sign in (-1, 1))]

@@ -1,0 +1,221 @@
+"""Kernels for V placement where memory is short: a few microbatches a period, annealed, repeated and packed.
+
+The published blocks repeat one microbatch. Where F, B and W differ, one microbatch a period under the memory of V-Min
+may need a quarter more time than the load, and three whose ops go in different orders a tenth (bench/README.md). Such
+a kernel is found by annealing that begins cool, from many random blocks: one that begins hot ends in the kernel that
+most orders are near to, and that is a bad one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import cycle
+from math import log
+from random import Random
+
+from zbopt.graph import TaskGraph, expand
+from zbopt.heuristics.tools.build import require_kept_activations, require_only_ops, schedule_in_order
+from zbopt.heuristics.tools.building_block import ROUNDS, Block, block_times, memory_of, require_v
+from zbopt.heuristics.tools.pack import Packing, Starts
+from zbopt.heuristics.tools.patience import OutOfTimeError, check, is_best, is_over
+from zbopt.improve.kernel import Kernel
+from zbopt.problem.instance import Barrier
+from zbopt.problem.schedule import Schedule
+
+_COUNTS = (2, 3, 1, 3, 2, 3, 4, 3)
+"""Microbatches a period, in turns: three were best at unlike times, but their best kernels are the rarest."""
+_FIRSTS = 8
+"""Random blocks of which the one with the least period is annealed."""
+_MOVES_A_NODE = 20
+_HOT, _COLD = 0.03, 0.0007
+"""Temperatures, in loads of one microbatch and a microbatch."""
+_AGAIN, _AGAIN_HOT, _AGAIN_COSTS = 3, 0.1, 0.001
+"""Of so many kernels one is known and annealed again, down to so many times as hot; what of its period that costs."""
+_CRITICAL = 0.85
+"""Share of moves that move an op of the longest circuit; no other makes a period shorter."""
+_FAR = 4
+"""Most steps of the other moves."""
+_LONGER = 1.05
+"""Factor by which the period of a block grows until memory suffices."""
+_MOST_PERIOD = 64.0
+"""Loads; a block that does not fit by then never will."""
+_NEAR = 1.002
+"""A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
+_WORTH = 1.02
+"""A schedule this near to the best is worth telling: from another begin annealing may end lower."""
+_OPS_OF_A_KIND = 20_000
+"""Ops to pack of kernels that have the same period: their ends may differ."""
+_VAIN, _VAIN_AT_LOAD = 96, 12
+"""Kernels in a row without a better schedule after which no more are tried; fewer once no period can be less."""
+
+
+def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
+    """Schedules of each kernel that are near to the best of all so far, then ``None``; ends after many in vain.
+
+    Args:
+        graph: The task graph. Nothing is found where memory suffices for ZB-V, which rests little at any times, and
+            where a backward may be one op or two.
+        seed: Of the blocks and moves.
+
+    Raises:
+        NotApplicableError: The placement is not v, more than the ops of one step has to be placed, or activations are
+            dropped.
+    """
+    instance = graph.instance
+    require_v("kernels", instance)
+    require_only_ops("kernels", instance)
+    require_kept_activations("kernels", instance)
+    needs = memory_of(instance, instance.stages)
+    if graph.choices or all(needed <= cap for cap, needed in zip(instance.memory_cap or needs, needs, strict=True)):
+        return
+    # Optimizer steps do not repeat; schedule_in_order puts them behind what is packed.
+    one = expand(instance.model_copy(update={"microbatches": 1, "optimizer_ticks": None, "barrier": Barrier.NONE}))
+    search, counts, best = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf")
+    vain, tried = 0, 0
+    while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
+        vain, tried, count = vain + 1, tried + 1, next(counts)
+        for packing, starts in search.again(count) if tried % _AGAIN == 0 else search.next(count):
+            value = packing.value(starts)
+            if value < best:
+                best, vain = value, 0
+            if value < _WORTH * best:
+                yield schedule_in_order("kernels", instance, packing.steps(starts))
+            if instance.optimizer_ticks is None and is_best(value):
+                return
+        yield None
+
+
+@dataclass(slots=True)
+class _Known:
+    """A kernel, and how often it was annealed again."""
+
+    kernel: Kernel
+    times: int = 0
+
+    def waits_behind(self) -> float:
+        """The kernel for which this is least is annealed next."""
+        return self.kernel.period / self.kernel.count * (1 + _AGAIN_COSTS * self.times)
+
+
+@dataclass
+class _Search:
+    """``period``, in ticks a microbatch, is that of the best kernel; ``packed`` counts by microbatches and period."""
+
+    one: TaskGraph
+    graph: TaskGraph
+    random: Random
+    period: float = float("inf")
+    packed: Counter[tuple[int, int]] = field(default_factory=Counter)
+    known: list[_Known] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.load = max(sum(self.one.tasks[i].duration_ticks for i in row) for row in self.one.resources)
+
+    def is_at_load(self) -> bool:
+        """Whether some stage never rests in the best kernel."""
+        return self.period < self.load + 1e-6
+
+    def next(self, count: int) -> list[tuple[Packing, Starts]]:
+        """The packings of a further kernel, the best first; none where it is not near to the best, or is known."""
+        try:
+            kernel = self.first(count)
+            if kernel is None:
+                return []
+            self.anneal(kernel, _HOT)
+        except OutOfTimeError:
+            return []
+        self.known.append(_Known(kernel))
+        return self.packed_well(kernel)
+
+    def again(self, count: int) -> list[tuple[Packing, Starts]]:
+        """The same of the best such kernel, annealed again, less hot; none where that does not make it shorter."""
+        known = min((k for k in self.known if k.kernel.count == count), key=_Known.waits_behind, default=None)
+        if known is None:
+            return self.next(count)
+        known.times += 1
+        before = known.kernel.period
+        with suppress(OutOfTimeError):
+            self.anneal(known.kernel, _HOT * _AGAIN_HOT ** self.random.random())
+        return self.packed_well(known.kernel) if known.kernel.period < before - 1e-6 else []
+
+    def packed_well(self, kernel: Kernel) -> list[tuple[Packing, Starts]]:
+        """The packings of a kernel, the best first; none where it is not near to the best, or is known."""
+        period = kernel.period / kernel.count
+        kind = kernel.count, round(kernel.period)
+        if period > _NEAR * self.period or self.packed[kind] > _OPS_OF_A_KIND // len(self.graph.tasks):
+            return []
+        self.packed[kind] += 1
+        self.period = min(self.period, period)
+        return sorted(self.packings(kernel), key=lambda found: found[0].value(found[1]))
+
+    def first(self, count: int) -> Kernel | None:
+        """The best of some random blocks, repeated ``count`` times."""
+        blocks = [kernel for _ in range(_FIRSTS) if (kernel := self.block()) is not None]
+        if not blocks:
+            return None
+        best = min(blocks, key=lambda kernel: kernel.period)
+        period = best.period
+        starts = {i * count + r: at + r * period for i, at in enumerate(best.at) for r in range(count)}
+        kernel = Kernel(self.one, count, starts, period * count)
+        return kernel if kernel.settle() else None
+
+    def block(self) -> Kernel | None:
+        """A random block, repeated as soon as memory allows."""
+        random = self.random
+        slopes = tuple(random.choice((0.0, 1.2 * random.random())) for _ in range(4))
+        rests = tuple(random.choice((0.0, 2 * random.random())) for _ in range(3))
+        block = Block(slopes, rests, weight=random.choice((0.0, random.random())))
+        times, period = block_times(self.one, block), self.load * (1 + 0.3 * random.random())
+        while period < _MOST_PERIOD * self.load:
+            check()
+            kernel = Kernel(self.one, 1, times, period)
+            if kernel.fits() and kernel.settle():
+                return kernel
+            period *= _LONGER
+        return None
+
+    def anneal(self, kernel: Kernel, hot: float) -> None:
+        """Move ops of the kernel, ever more rarely to a longer period; leaves it at the best that it was."""
+        random, moves = self.random, _MOVES_A_NODE * len(kernel.at)
+        best = kernel.orders()
+        for n in range(moves):
+            if n % 64 == 0:
+                check()
+            heat = hot * (_COLD / hot) ** (n / moves) * self.load * kernel.count
+            if kernel.try_move(*self.draw(kernel), -heat * log(1 - random.random())) and kernel.period < best.period:
+                best = kernel.orders()
+        kernel.restore(best)
+
+    def draw(self, kernel: Kernel) -> tuple[int, int]:
+        """An op, and how far to move it."""
+        random = self.random
+        if random.random() < _CRITICAL:
+            node, steps = random.choice(kernel.circuit), 1
+            while random.random() < 0.5 and steps < 3 * kernel.count:
+                steps += 1
+        else:
+            node, steps = random.randrange(len(kernel.at)), random.randint(1, _FAR)
+        return node, random.choice((steps, -steps))
+
+    def packings(self, kernel: Kernel) -> Iterator[tuple[Packing, Starts]]:
+        """The step with the kernel begun at each of its microbatches, packed from both ends."""
+        count, index = kernel.count, {task.key: i for i, task in enumerate(self.one.tasks)}
+        for first in range(count):
+            times = {}
+            for i, task in enumerate(self.graph.tasks):
+                if task.microbatch is None:
+                    continue
+                periods, which = divmod(task.microbatch + first, count)
+                node = index[task.key._replace(microbatch=0)] * count + which
+                times[i] = kernel.at[node] + periods * kernel.period
+            order = sorted(times, key=lambda i: (times[i], i))
+            packing = Packing(self.graph, order)
+            try:
+                starts = packing.forward(order)
+            except OutOfTimeError:
+                return
+            if starts is not None:
+                yield packing, packing.justified(starts, ROUNDS)

@@ -1,0 +1,145 @@
+"""Shaking: move the ops of a good schedule a little, pack what comes out, and keep it where it is no worse.
+
+Packing (``pack``) decides the times; a shake decides only in which order it looks at the ops. Ops move in groups: all
+of one kind on one virtual stage, all of one kind on one arm of the placement, the further along the more, or each by
+itself; in the whole step or in a part of it. So the repeating middle of a schedule can move as well as its ends.
+Iterated local search as in project scheduling (Valls, Ballestin and Quintanilla 2005), whose improvement is packing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from zbopt.graph import Task, TaskGraph
+from zbopt.heuristics.tools.build import (
+    require_kept_activations,
+    require_only_ops,
+    schedule_in_order,
+)
+from zbopt.heuristics.tools.pack import Packing, Starts, packed_order
+from zbopt.heuristics.tools.patience import OutOfTimeError
+from zbopt.problem.instance import COMPUTE, Instance, Kind
+from zbopt.problem.schedule import Schedule
+from zbopt.timing import stage_orders, starts_of
+
+_SIZES = (0.05, 0.15, 0.5, 1.0)
+"""Most that a group moves, in loads of one microbatch."""
+_PARTS = (2.0, 4.0, 8.0, 12.0)
+"""Lengths of the part of the step that is shaken, in loads of one microbatch."""
+_NEAR = 1.02
+"""A packing this near to the best is worth packing on."""
+_VAIN, _VAIN_OPS = 250, 150_000
+"""Shakes without any better schedule after which no more are tried: so many, or of so many ops, whichever is more."""
+
+Offset = Callable[[Task], float]
+"""How far a task moves, in ticks."""
+
+
+def shaken(schedule: Schedule, graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
+    """After each shake the schedule that it found, if it is the best so far, else ``None``; ends after many in vain.
+
+    Args:
+        schedule: Where to begin; of ``graph``'s instance.
+        graph: The task graph.
+        seed: Of the shakes.
+
+    Raises:
+        NotApplicableError: More than the ops of one step has to be placed, or activations are dropped.
+    """
+    instance = graph.instance
+    require_only_ops("shake", instance)
+    require_kept_activations("shake", instance)
+    random, vain = Random(seed), 0
+    starts = starts_of(graph, schedule)
+    ops = {i: start for i, start in starts.items() if graph.tasks[i].kind in COMPUTE - {Kind.O}}
+    packing, best = packed_order(graph, stage_orders(graph, ops), 1)
+    value, most = packing.value(best), max(_VAIN, _VAIN_OPS // len(ops))
+    while vain < most:
+        found = _shake(packing, best, value, random)
+        vain += 1
+        if found is None or packing.value(found) > value:
+            yield None
+            continue
+        if packing.value(found) == value:
+            best = found
+            yield None
+            continue
+        best, value, vain = found, packing.value(found), 0
+        yield schedule_in_order("shake", instance, packing.steps(best))
+
+
+def _shake(packing: Packing, starts: Starts, value: int, random: Random) -> Starts | None:
+    """One shake of ``starts``, packed; ``None`` where memory has no room for an op."""
+    load = _load(packing.graph.instance)
+    offset = random.choice(_GROUPS)(packing.graph.instance, load * random.choice(_SIZES), random)
+    first, last = 0.0, float(value)
+    if random.random() < 0.5:
+        length = load * random.choice(_PARTS)
+        first = random.uniform(-length / 2, value)
+        last = first + length
+    key = {i: start + (offset(packing.graph.tasks[i]) if first <= start < last else 0) for i, start in starts.items()}
+    for i in packing.order:
+        for before, _ in packing.ahead.inputs[i]:
+            key[i] = max(key[i], key[before] + 1)
+    try:
+        found = packing.forward(sorted(key, key=key.__getitem__))
+    except OutOfTimeError:
+        return None
+    if found is None:
+        return None
+    found = packing.justified(found, 1)
+    return packing.justified(found, 2) if packing.value(found) < _NEAR * value else found
+
+
+def _load(instance: Instance) -> float:
+    """Work of one microbatch on the busiest stage."""
+    return max(
+        sum(
+            instance.ticks_of(v, 0).forward + instance.ticks_of(v, 0).backward_work()
+            for v in instance.virtual_stages_of(stage)
+        )
+        for stage in range(instance.stages)
+    )
+
+
+def _by_class(instance: Instance, size: float, random: Random) -> Offset:
+    """Some of the groups of one kind on one virtual stage."""
+    share = random.choice((0.2, 1.0))
+    moves: dict[object, float] = {}
+
+    def offset(task: Task) -> float:
+        key = task.kind, task.virtual_stage
+        if key not in moves:
+            moves[key] = _move(size, random) if random.random() < share else 0.0
+        return moves[key]
+
+    return offset
+
+
+def _by_arm(instance: Instance, size: float, random: Random) -> Offset:
+    """Ops of one kind on the virtual stages that pass all stages once, with a slope along them."""
+    moves: dict[object, tuple[float, float]] = {}
+
+    def offset(task: Task) -> float:
+        arm, place = divmod(task.virtual_stage or 0, instance.stages)
+        key = task.kind, arm
+        if key not in moves:
+            moves[key] = _move(size, random), _move(size / 4, random)
+        level, slope = moves[key]
+        return level + slope * place
+
+    return offset
+
+
+def _by_op(instance: Instance, size: float, random: Random) -> Offset:
+    """Each op by itself."""
+    return lambda task: _move(size, random)
+
+
+def _move(size: float, random: Random) -> float:
+    return random.uniform(-size, size) + random.uniform(-size, size)
+
+
+_GROUPS = (_by_class, _by_class, _by_arm, _by_arm, _by_op)
+"""Ways to move ops; the oftener named the likelier."""

@@ -1,0 +1,166 @@
+"""Long steps repeat: a short step with a periodic middle becomes a step of any length.
+
+models/formulation.md, [D6]. A run of microbatches repeats where every op is a translate, by one period, of the same op
+``stride`` microbatches before. Putting further strides into the run keeps every precedence and every exclusion between
+microbatches that were together on a stage; whether those that were not stay apart is for the validator to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import chain, groupby
+from operator import attrgetter
+
+from zbopt.graph import Key, TaskGraph
+from zbopt.graph.memory import least_left, static_memory, with_microbatches
+from zbopt.problem.instance import Instance, Kind
+from zbopt.problem.schedule import Event, Schedule
+
+_STRIDES = 12
+"""A short step leaves out a multiple of this where memory does not say otherwise: strides of 1, 2, 3, 4 and 6 fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Microbatches ``first`` to ``last`` repeat every ``stride`` microbatches and ``period`` ticks."""
+
+    first: int
+    last: int
+    stride: int
+    period: int
+
+
+def in_flight(instance: Instance) -> int:
+    """Most microbatches that are worth holding at once on any stage: what memory allows, at most two round trips."""
+    whole = 2 * instance.virtual_stages
+    if instance.memory_cap is None:
+        return whole
+    held = []
+    for stage, cap in enumerate(instance.memory_cap):
+        size = sum((least_left(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
+        held.append(int((cap - static_memory(instance, stage)) / size) if size else whole)
+    return max(1, min(whole, *held))
+
+
+def shortened(instance: Instance) -> Instance | None:
+    """The same problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing.
+
+    Where microbatches are not alike, or the ends of one step are between two, nothing repeats by itself. Transfers that
+    are events repeat like ops.
+    """
+    alone = instance.iterations == 1 and instance.input_ready_ticks is None
+    if not (alone and instance.alike) or instance.overlapped_ticks is not None:
+        return None
+    held = in_flight(instance)
+    modulus = held if held < instance.virtual_stages else _STRIDES
+    least = 4 * held + 2 * modulus
+    left_out = (instance.microbatches - least) // modulus * modulus
+    if left_out <= least:
+        return None
+    return with_microbatches(instance, instance.microbatches - left_out)
+
+
+def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> Run | None:
+    """The longest run of ``starts`` whose stride divides ``multiple``; ``None`` where nothing repeats."""
+    columns = _columns(graph, starts)
+    if columns is None:
+        return None
+    runs = [run for stride in _divisors(multiple, len(columns) // 3) if (run := _longest(columns, stride)) is not None]
+    return max(runs, key=lambda run: (run.last - run.first, -run.stride), default=None)
+
+
+def unrolled(short: TaskGraph, starts: Mapping[int, int], run: Run, long: TaskGraph) -> dict[int, int]:
+    """Starts of the long step: the short one with as many strides put into its run as it lacks.
+
+    Args:
+        short: Task graph of the short step.
+        starts: Start of each of its tasks that runs, in ticks.
+        run: Where it repeats. Its stride divides the difference of the microbatches.
+        long: Task graph of the long step.
+    """
+    missing = (long.instance.microbatches - short.instance.microbatches) // run.stride
+    longer: dict[int, int] = {}
+    for (kind, where, microbatch, _), task in long.index.items():
+        if microbatch is None:
+            source, strides = short.index[Key(kind, where, None)], missing
+        else:
+            strides = min(missing, max(0, -(-(microbatch - run.last) // run.stride)))
+            source = short.index[Key(kind, where, microbatch - strides * run.stride)]
+        if source in starts:
+            longer[task] = starts[source] + strides * run.period
+    return longer
+
+
+def lengthened(short: Schedule, run: Run, instance: Instance) -> Schedule:
+    """The schedule of the long step ``instance``: ``unrolled``, without a task graph of all its microbatches.
+
+    Args:
+        short: A schedule of the short step.
+        run: Where it repeats; every virtual stage runs the same kinds of ops on every microbatch.
+        instance: The long step.
+    """
+    missing = (instance.microbatches - short.instance.microbatches) // run.stride
+    strides = [min(missing, max(0, -((run.last - j) // run.stride))) for j in range(instance.microbatches)]
+    source = [(j - n * run.stride, n * run.period) for j, n in enumerate(strides)]
+    ops: dict[tuple[Kind, int], dict[int, Event]] = {}
+    for event in short.events:
+        if event.microbatch is not None and event.virtual_stage is not None:
+            ops.setdefault((event.kind, event.virtual_stage), {})[event.microbatch] = event
+    rows: list[list[Event]] = [[] for _ in range(instance.stages)]
+    for (kind, virtual_stage), events in ops.items():
+        first = events[0]
+        times = [events[j].start for j in range(short.instance.microbatches)]
+        starts = [times[j] + later for j, later in source]
+        ticks, stage = first.end - first.start, first.stage
+        rows[stage] += [Event(kind, stage, virtual_stage, j, start, start + ticks) for j, start in enumerate(starts)]
+    for event in short.events:
+        if event.microbatch is None:
+            later = missing * run.period
+            rows[event.stage].append(replace(event, start=event.start + later, end=event.end + later))
+    for row in rows:
+        row.sort(key=attrgetter("start", "end"))
+    return Schedule(instance=instance, provenance=short.provenance, events=tuple(chain.from_iterable(rows)))
+
+
+def _columns(graph: TaskGraph, starts: Mapping[int, int]) -> list[tuple[int, ...]] | None:
+    """For each microbatch the starts of its ops; ``None`` where microbatches differ in the ops that they run."""
+    ops = sorted({(kind.value, where) for kind, where, microbatch, _ in graph.index if microbatch is not None})
+    rows = []
+    for kind, where in ops:
+        tasks = [graph.index[Key(Kind(kind), where, j)] for j in range(graph.instance.microbatches)]
+        running = [task in starts for task in tasks]
+        if all(running):
+            rows.append([starts[task] for task in tasks])
+        elif any(running):
+            return None
+    return list(zip(*rows, strict=True))
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [d for d in range(1, most + 1) if number % d == 0]
+
+
+def _longest(columns: Sequence[tuple[int, ...]], stride: int) -> Run | None:
+    """The longest stretch of microbatches whose ops are all translates of those a stride before, by one period."""
+    periods = [_period(*pair) for pair in zip(columns, columns[stride:], strict=False)]
+    best, first = None, 0
+    for period, group in groupby(periods):
+        length = len(list(group))
+        last = first + length - 1 + stride
+        if (
+            period is not None
+            and period > 0
+            and length >= stride
+            and (best is None or last - first > best.last - best.first)
+        ):
+            best = Run(first, last, stride, period)
+        first += length
+    return best
+
+
+def _period(starts: tuple[int, ...], later: tuple[int, ...]) -> int | None:
+    """By how much all of ``later`` are after ``starts``; ``None`` where they differ."""
+    period = later[0] - starts[0]
+    return period if all(b - a == period for a, b in zip(starts, later, strict=True)) else None
