@@ -7,7 +7,7 @@ from random import Random
 
 from zbopt.analysis.metrics import figures
 from zbopt.graph import TaskGraph, expand
-from zbopt.graph.memory import least_memory, left, ways
+from zbopt.graph.memory import least_memory, left, policies
 from zbopt.problem.instance import Instance, Kind, placement_of
 from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.timing import schedule_of
@@ -206,8 +206,8 @@ def _within_cap(schedule: Schedule) -> bool:
 def _least(graph: TaskGraph) -> list[int]:
     """For each choice the option that needs least memory: BW, and the way that leaves least of an activation."""
     taken = [1] * len(graph.choices)
-    for (v, *_), choice in graph.way_of.items():
-        amounts = [left(graph.instance, v, way) for way in ways(graph.instance, v)]
+    for (v, *_), choice in graph.policy_of.items():
+        amounts = [left(graph.instance, v, way) for way in policies(graph.instance, v)]
         taken[choice] = amounts.index(min(amounts))
     return taken
 
@@ -280,7 +280,7 @@ class _Placing:
         )
 
     def _rank(self, task: int) -> tuple[int, int, int]:
-        """Way down the route and back, an R just before its backward and a W just after it: least memory."""
+        """Down the route and back, an R just before its backward and a W just after it: least memory."""
         this = self.graph.tasks[task]
         v = this.virtual_stage or 0
         if task not in self.on_compute:

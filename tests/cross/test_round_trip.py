@@ -12,7 +12,7 @@ from zbopt.analysis.metrics import figures, memory_curve
 from zbopt.formats.chrome_trace import from_chrome_trace, to_chrome_trace
 from zbopt.formats.jaxpp import from_jaxpp, to_jaxpp
 from zbopt.formats.megatron_layout import read_layout, spread, write_layout
-from zbopt.formats.order import Step, order_of_schedule
+from zbopt.formats.order import OrderedOp, order_of_schedule
 from zbopt.formats.sail_zb import from_sail_zb, to_sail_zb
 from zbopt.formats.torch_csv import compute_only, order_from_csv, rows_text
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
@@ -22,7 +22,7 @@ from zbopt.portfolio.run import solve
 from zbopt.problem.instance import Instance, Kind, read_instance
 from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.replay.lowering import lower
-from zbopt.timing import schedule_in_order
+from zbopt.timing import schedule_of_orders
 
 INSTANCES = Path(__file__).parents[2] / "instances"
 SETS = ("audit", "unit", "zb-iclr2024")
@@ -97,10 +97,10 @@ def _wave(instance: Instance) -> Schedule:
         for v in range(n)
         for rank, kind, turn in ((0, Kind.F, v), (1, Kind.B, 2 * n - 1 - v), (2, Kind.W, 2 * n - 1 - v))
     )
-    rows: list[list[Step]] = [[] for _ in range(instance.stages)]
+    rows: list[list[OrderedOp]] = [[] for _ in range(instance.stages)]
     for _, _, v, kind, j in turns:
         rows[instance.stage_of[v]].append((kind, v, j))
-    return schedule_in_order(instance, rows, Provenance(source="test"))
+    return schedule_of_orders(instance, rows, Provenance(source="test"))
 
 
 def _back(schedule: Schedule) -> Iterator[str]:
@@ -135,7 +135,7 @@ def test_export_then_import_gives_the_same_order(name: str) -> None:
     for schedule in _schedules(name):
         instance = schedule.instance
         taken |= set(_back(schedule))
-        again = schedule_in_order(instance, order_of_schedule(schedule).rows, Provenance(source="test"))
+        again = schedule_of_orders(instance, order_of_schedule(schedule).rows, Provenance(source="test"))
         assert figures(again).value(instance.objective) <= figures(schedule).value(instance.objective)
     assert taken == FORMS
 

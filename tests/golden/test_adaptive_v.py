@@ -11,7 +11,7 @@ from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.heuristics.tools.build import schedule_in_order
+from zbopt.heuristics.tools.build import fitted_schedule
 from zbopt.heuristics.tools.building_block import Block, packed_block
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Provenance, Schedule
@@ -84,7 +84,7 @@ def _witnesses(p: int, m: int, k: int) -> Iterator[tuple[Schedule, Run]]:
             packed = packed_block(graph, block, rounds)
             if packed is None:
                 break
-            schedule = schedule_in_order("block", instance, packed[0].steps(packed[1]))
+            schedule = fitted_schedule("block", instance, packed[0].steps(packed[1]))
             run = find_run(graph, starts_of(graph, schedule), 1)
             if figures(schedule).max_stage_span == span(p, m, k) and run is not None and run.period == 6:
                 yield schedule, run

@@ -17,7 +17,7 @@ from zbopt.heuristics.v_auto import more_rules
 from zbopt.improve import improving
 from zbopt.improve.anneal import _Search, annealed
 from zbopt.improve.improving import improved
-from zbopt.improve.step import Rows, Step, Timed
+from zbopt.improve.step_ops import Rows, StepOps, Timed
 from zbopt.improve.window import Window
 from zbopt.portfolio import run as portfolio
 from zbopt.portfolio.run import solve
@@ -42,10 +42,10 @@ def _instance(placement: str, cap: int | None, *, microbatches: int = 8, **field
     ).model_copy(update=fields)
 
 
-def _step(instance: Instance) -> tuple[TaskGraph, list[list[int]], Step, Timed]:
+def _step(instance: Instance) -> tuple[TaskGraph, list[list[int]], StepOps, Timed]:
     graph = expand(instance)
     rows = stage_orders(graph, starts_of(graph, HEURISTICS["list"](instance)))
-    step = Step(graph, [i for row in rows for i in row])
+    step = StepOps(graph, [i for row in rows for i in row])
     return graph, rows, step, step.timed(step.numbered(rows))
 
 
@@ -77,7 +77,7 @@ def test_orders_that_contradict_each_other_are_refused() -> None:
         step.timed([row[::-1] for row in timed.rows])
 
 
-def _holds(step: Step, rows: Rows) -> bool:
+def _holds(step: StepOps, rows: Rows) -> bool:
     """Whether memory suffices: what is held while each op runs, and after it."""
     for stage, row in enumerate(rows):
         held = 0

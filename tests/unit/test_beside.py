@@ -17,8 +17,8 @@ from zbopt.bounds.valley import Valley
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.search import Search
 from zbopt.engine import watch
-from zbopt.engine.order import Order, Word
-from zbopt.engine.watch import Beside, News, run
+from zbopt.engine.request import ParentMessage, SolveRequest
+from zbopt.engine.watch import Beside, EngineMessage, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.portfolio import run as portfolio
@@ -45,9 +45,9 @@ V = Instance.uniform(
 """1.5B times of instances/zb-iclr2024 on a V with half the memory of 8 stages: open for longer than any test waits."""
 
 
-def order(instance: Instance, **fields: object) -> Order:
+def order(instance: Instance, **fields: object) -> SolveRequest:
     schedule = HEURISTICS["v-min" if instance == V else "list"](instance)
-    return Order.model_validate(
+    return SolveRequest.model_validate(
         {
             "instance": instance,
             "starts": starts_of(expand(instance), schedule),
@@ -146,7 +146,7 @@ def test_improving_outlives_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     worse, better = HEURISTICS["list"](V), HEURISTICS["v-min"](V)
 
-    def dying(order: Order, beside: Beside) -> Iterator[News]:
+    def dying(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
         raise watch.SolverDiedError("the solver's process was killed by signal 9")
         yield
 
@@ -165,9 +165,9 @@ def test_improving_outlives_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_worker_improves_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the engine has its one worker from the start."""
-    orders: list[Order] = []
+    orders: list[SolveRequest] = []
 
-    def heard(order: Order, beside: Beside) -> Iterator[News]:
+    def heard(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
         orders.append(order)
         assert list(beside.work) == []
         return iter(())
@@ -190,7 +190,7 @@ serve(echo)
 """
 
 
-def echo(*words: Word) -> subprocess.Popen[str]:
+def echo(*words: ParentMessage) -> subprocess.Popen[str]:
     """An engine that says what it is told in two words."""
     process = subprocess.Popen(
         [sys.executable, "-c", ECHO],
@@ -208,7 +208,7 @@ def echo(*words: Word) -> subprocess.Popen[str]:
 
 def test_words_reach_the_engine() -> None:
     """A better schedule and a worker that is free, one a line after the order."""
-    with echo(Word(value=3, starts={0: 0}), Word(busy=0)) as process:
+    with echo(ParentMessage(value=3, starts={0: 0}), ParentMessage(busy=0)) as process:
         assert process.stdout is not None
         news = [json.loads(line) for line in process.stdout]
     assert news == [{"doing": "[(3, {0: 0}, None), (None, None, 0)]"}, {"done": True}]
@@ -217,7 +217,7 @@ def test_words_reach_the_engine() -> None:
 
 def test_an_engine_ends_with_its_parent() -> None:
     """Whoever was killed closes its end of the pipe: the engine waits for a second word that never comes."""
-    with echo(Word(busy=0)) as process:
+    with echo(ParentMessage(busy=0)) as process:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait() == 1
@@ -226,7 +226,11 @@ def test_an_engine_ends_with_its_parent() -> None:
 def test_a_search_takes_what_it_is_told_and_tells_what_grows() -> None:
     """A better value lowers what the valley looks for; its floor is a bound at once; a free worker asks too."""
     bounds: list[Bound] = []
-    words = [Word(value=1_450_000, starts={0: 5}), Word(busy=0), Word(value=1_460_000, starts={0: 6})]
+    words = [
+        ParentMessage(value=1_450_000, starts={0: 5}),
+        ParentMessage(busy=0),
+        ParentMessage(value=1_460_000, starts={0: 6}),
+    ]
     search = Search(
         graph=expand(V),
         starts={},

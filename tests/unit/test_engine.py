@@ -18,8 +18,8 @@ import pytest
 
 from zbopt.analysis.metrics import figures
 from zbopt.engine import watch as engine
-from zbopt.engine.order import Order
-from zbopt.engine.watch import News, SolverDiedError, run
+from zbopt.engine.request import SolveRequest
+from zbopt.engine.watch import EngineMessage, SolverDiedError, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.portfolio import run as portfolio
@@ -155,10 +155,10 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.fault.startswith("the solver's process ")
 
 
-def order(instance: Instance, time_limit_s: float) -> Order:
+def order(instance: Instance, time_limit_s: float) -> SolveRequest:
     schedule = HEURISTICS["list"](instance)
     value = figures(schedule).value(instance.objective)
-    return Order(
+    return SolveRequest(
         instance=instance,
         starts=starts_of(expand(instance), schedule),
         value=value,
@@ -216,14 +216,14 @@ def test_silence_is_told(at_start: Callable[..., list[Popen]], monkeypatch: pyte
 @pytest.mark.parametrize(
     ("line", "news"),
     [
-        ('{"bound": 7, "proved_by": "cp-sat"}\n', News(bound=Bound(7, "cp-sat"))),
-        ('{"found": 9, "starts": {"0": 0, "1": 4}}\n', News(value=9, starts={0: 0, 1: 4})),
-        ('{"doing": "schedule within 7"}\n', News(doing="schedule within 7")),
-        ('{"found": 9, "sta', News()),
+        ('{"bound": 7, "proved_by": "cp-sat"}\n', EngineMessage(bound=Bound(7, "cp-sat"))),
+        ('{"found": 9, "starts": {"0": 0, "1": 4}}\n', EngineMessage(value=9, starts={0: 0, 1: 4})),
+        ('{"doing": "schedule within 7"}\n', EngineMessage(doing="schedule within 7")),
+        ('{"found": 9, "sta', EngineMessage()),
         ('{"done": true}\n', None),
     ],
 )
-def test_one_message(line: str, news: News | None) -> None:
+def test_one_message(line: str, news: EngineMessage | None) -> None:
     """Each kind of news; a line that a kill has cut off says nothing."""
     assert engine._parsed(line) == news
 

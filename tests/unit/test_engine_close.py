@@ -8,7 +8,7 @@ from typing import IO
 import pytest
 
 from zbopt.engine import watch as engine
-from zbopt.engine.order import Order
+from zbopt.engine.request import SolveRequest
 from zbopt.problem.instance import Instance
 
 
@@ -17,7 +17,7 @@ def test_bug_order_is_still_being_written(monkeypatch: pytest.MonkeyPatch) -> No
 
     Seen where heuristics on a large instance had used up the time, so that the process was ended while it started.
     """
-    order = Order(
+    order = SolveRequest(
         instance=Instance.uniform(stages=2, microbatches=2),
         starts={},
         value=9,
@@ -30,7 +30,7 @@ def test_bug_order_is_still_being_written(monkeypatch: pytest.MonkeyPatch) -> No
         memory_limit_mb=1000,
     )
 
-    def write_half(pipe: IO[str], order: Order, words: object) -> None:
+    def write_half(pipe: IO[str], order: SolveRequest, words: object) -> None:
         pipe.write("{")
 
     monkeypatch.setattr(engine, "_give", write_half)

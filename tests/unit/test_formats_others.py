@@ -15,7 +15,7 @@ from zbopt.formats.sail_zb import from_sail_zb, to_sail_zb
 from zbopt.heuristics import HEURISTICS
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Provenance, Schedule
-from zbopt.timing import schedule_in_order
+from zbopt.timing import schedule_of_orders
 
 LAYOUT = "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL"
 """Of NVIDIA-NeMo/Megatron-Bridge#5391: 8 stages, 5 virtual stages each, 80 layers."""
@@ -114,7 +114,7 @@ def test_jaxpp_refuses_a_late_w_of_the_first_stage() -> None:
     """jaxpp/schedules.py:671 raises NotImplementedError where a stage-0 BWD_I is not followed by its BWD_W."""
     instance = _instance(stages=1, microbatches=2)
     row = [(kind, 0, j) for kind in (Kind.F, Kind.B, Kind.W) for j in (0, 1)]
-    late = schedule_in_order(instance, [row], Provenance(source="hand"))
+    late = schedule_of_orders(instance, [row], Provenance(source="hand"))
     with pytest.raises(
         ValueError, match=r"it0/s0/v0/mb\d/B: JaxPP computes B and W of the first virtual stage together"
     ):

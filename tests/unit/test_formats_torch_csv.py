@@ -13,7 +13,7 @@ from zbopt.heuristics import HEURISTICS
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.replay.lowering import lower
-from zbopt.timing import schedule_in_order
+from zbopt.timing import schedule_of_orders
 from zbopt.validator import validate
 
 RECV_ORDER = (
@@ -48,7 +48,7 @@ def _timed(text: str, **fields: object) -> Schedule:
     order = order_from_csv(text)
     placed = {"stages": len(order.rows), "microbatches": order.microbatches, "stage_of": order.stage_of}
     instance = Instance.model_validate(placed | fields) if fields else order.unit_instance()
-    return schedule_in_order(instance, order.rows, Provenance(source="test"))
+    return schedule_of_orders(instance, order.rows, Provenance(source="test"))
 
 
 def test_the_lists_of_a_public_issue_with_transfers() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from zbopt.engine.order import Order
-from zbopt.engine.watch import GRACE_S, Beside, News
+from zbopt.engine.request import SolveRequest
+from zbopt.engine.watch import GRACE_S, Beside, EngineMessage
 from zbopt.portfolio import run as portfolio
 from zbopt.portfolio.result import Progress, Result, infeasible
 from zbopt.portfolio.run import solve
@@ -255,8 +255,8 @@ def test_ctrl_c_of_a_terminal() -> None:
 def test_what_the_validator_rejects_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that claims an impossible schedule: the heuristic's stays, with the bound proved before."""
 
-    def lying(order: Order, beside: Beside) -> Iterator[News]:
-        yield News(value=1, starts=dict.fromkeys(order.starts, 0))
+    def lying(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
+        yield EngineMessage(value=1, starts=dict.fromkeys(order.starts, 0))
 
     monkeypatch.setattr(portfolio, "run", lying)
     result = solve(hard(), time_limit_s=5)

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from zbopt.analysis.idle import explain
-from zbopt.analysis.lanes import Row, kinds_of, rows_of
+from zbopt.analysis.lanes import Lane, kinds_of, lanes_of
 from zbopt.analysis.metrics import figures, memory_curve
 from zbopt.formats.chrome_trace import from_chrome_trace, to_chrome_trace
 from zbopt.heuristics import HEURISTICS
@@ -56,7 +56,7 @@ PORTS = _timed(
 """The same on ports, with a window in the second tick of each W."""
 
 
-def _shown(rows: tuple[Row, ...]) -> list[tuple[str, list[str]]]:
+def _shown(rows: tuple[Lane, ...]) -> list[tuple[str, list[str]]]:
     return [(row.label, [f"{e.kind.value} {e.start}-{e.end}" for e in row.events]) for row in rows]
 
 
@@ -69,13 +69,13 @@ def test_the_schedules_are_valid() -> None:
 def test_plain_schedules_have_a_row_a_stage() -> None:
     """Lags, recomputation and optimizer steps need no row but the stage's own."""
     instance = Instance.uniform(stages=3, microbatches=4, comm_ticks=1, barrier="global")
-    rows = rows_of(HEURISTICS["1f1b"](instance))
+    rows = lanes_of(HEURISTICS["1f1b"](instance))
     assert [row.label for row in rows] == ["stage 0", "stage 1", "stage 2"]
 
 
 def test_rows_of_links_by_hand() -> None:
     """Below each stage the links from it, its host link and its reductions."""
-    assert _shown(rows_of(LINKS)) == [
+    assert _shown(lanes_of(LINKS)) == [
         ("stage 0", ["F 0-2", "B 8-10", "W 10-12"]),
         ("  to 1", ["SEND_F 2-3"]),
         ("  host", ["OUT 2-4", "IN 5-7"]),
@@ -88,7 +88,7 @@ def test_rows_of_links_by_hand() -> None:
 
 def test_rows_of_ports_by_hand() -> None:
     """A transfer holds both ports; a window inside W holds that of its stage, from 1 tick after W's start."""
-    assert _shown(rows_of(PORTS)) == [
+    assert _shown(lanes_of(PORTS)) == [
         ("stage 0", ["F 0-2", "B 8-10", "W 10-12"]),
         ("  port", ["SEND_F 2-3", "SEND_B 7-8", "W 11-12", "G 12-15"]),
         ("stage 1", ["F 3-5", "B 5-7", "W 7-9"]),
@@ -100,13 +100,13 @@ def test_shared_links_carry_their_number() -> None:
     """Stages of one host link, or of one node's link for reductions, have the same name in their rows."""
     more = {"host_link": (4, 4), "reduction_occupies": ReductionOccupies.NODE, "stages_per_node": 2}
     shared = LINKS.model_copy(update={"instance": LINKS.instance.model_copy(update=more)})
-    assert [row.beside for row in rows_of(shared)] == [None, "to 1", "host 4", "reduce 0", None, "to 0", "reduce 0"]
+    assert [row.beside for row in lanes_of(shared)] == [None, "to 1", "host 4", "reduce 0", None, "to 0", "reduce 0"]
 
 
 def test_events_that_fit_nowhere_have_a_row() -> None:
     """A transfer past the end of the route is drawn too; one of a stage that does not exist is not."""
     wrong = _timed({"communication": "link"}, ("SEND_F", 1, 0, 2, 3), ("SEND_F", 9, 0, 2, 3))
-    assert [(row.label, len(row.events)) for row in rows_of(wrong)] == [("stage 0", 0), ("stage 1", 0), ("  send", 1)]
+    assert [(row.label, len(row.events)) for row in lanes_of(wrong)] == [("stage 0", 0), ("stage 1", 0), ("  send", 1)]
 
 
 def test_terminal() -> None:
@@ -134,7 +134,7 @@ def test_picture_and_notebook_have_the_same_boxes() -> None:
         paths = [path for collection in ax.collections for path in collection.get_paths()]
         assert len(paths) == boxes
         assert len(re.findall(r"<title>it0/", gantt_svg(schedule))) == boxes
-        assert [label.get_text() for label in ax.get_yticklabels()] == [r.label.strip() for r in rows_of(schedule)]
+        assert [label.get_text() for label in ax.get_yticklabels()] == [r.label.strip() for r in lanes_of(schedule)]
         assert ax.get_xlim() == (0, 15)
 
 
@@ -182,4 +182,4 @@ def test_bug_lags_in_traces_had_one_length() -> None:
 
 def test_every_kind_has_its_place_in_the_legend() -> None:
     """Compute first, then what is beside it."""
-    assert kinds_of(rows_of(LINKS)) == [Kind.F, Kind.B, Kind.W, Kind.G, Kind.SEND_F, Kind.SEND_B, Kind.OUT, Kind.IN]
+    assert kinds_of(lanes_of(LINKS)) == [Kind.F, Kind.B, Kind.W, Kind.G, Kind.SEND_F, Kind.SEND_B, Kind.OUT, Kind.IN]

@@ -18,7 +18,7 @@ _PORT, _SEND, _TO, _HOST, _REDUCTIONS = _ORDER = ("port", "send", "to", "host", 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Lane:
     """Events of one resource in order of start. ``beside`` is what it is called; ``None``: the stage's compute."""
 
     stage: int
@@ -31,7 +31,7 @@ class Row:
         return f"stage {self.stage}" if self.beside is None else f"  {self.beside}"
 
 
-def rows_of(schedule: Schedule) -> tuple[Row, ...]:
+def lanes_of(schedule: Schedule) -> tuple[Lane, ...]:
     """The rows of ``schedule``, by stage. A transfer on ports is in the row of either stage's port."""
     found: defaultdict[tuple[int, str], list[Event]] = defaultdict(list)
     for event in schedule.events:
@@ -41,9 +41,9 @@ def rows_of(schedule: Schedule) -> tuple[Row, ...]:
         found[event.stage, _PORT].append(event)
     rows = []
     for stage, compute in enumerate(schedule.by_stage()):
-        rows.append(Row(stage, None, compute))
+        rows.append(Lane(stage, None, compute))
         for name in sorted((name for s, name in found if s == stage), key=_rank):
-            rows.append(Row(stage, name, tuple(sorted(found[stage, name], key=attrgetter("start", "end")))))
+            rows.append(Lane(stage, name, tuple(sorted(found[stage, name], key=attrgetter("start", "end")))))
     return tuple(rows)
 
 
@@ -102,7 +102,7 @@ def extent(schedule: Schedule) -> tuple[int, int]:
     return begin, max((e.end for e in events), default=0)
 
 
-def seconds_of(instance: Instance, row: Row) -> dict[int, Event]:
+def seconds_of(instance: Instance, row: Lane) -> dict[int, Event]:
     """By ``id`` of each F that is one op with a BW, that BW. A chart draws the F above it, each half as high."""
     seconds = second_halves(instance, row.events) if row.beside is None else []
     by_interval = {(e.start, e.end): e for e in seconds}
@@ -111,7 +111,7 @@ def seconds_of(instance: Instance, row: Row) -> dict[int, Event]:
     }
 
 
-def kinds_of(rows: Sequence[Row]) -> list[Kind]:
+def kinds_of(rows: Sequence[Lane]) -> list[Kind]:
     """Kinds of all events that take time, in the order of the legend."""
     used = {event.kind for row in rows for event in row.events if event.end > event.start}
     return [kind for kind in Kind if kind in used]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from zbopt.graph.memory import WAY_OF, Part, Tensor, Way, memory_scale, parts, pieces, static_parts
+from zbopt.graph.memory import WAY_OF, ActivationPolicy, Part, Tensor, memory_scale, parts, pieces, static_parts
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
 
@@ -153,9 +153,9 @@ class Ledger:
                     groups[key] = {e.kind: i}
         return groups
 
-    def _way(self, kinds: Collection[Kind]) -> tuple[Way, bool]:
-        """Way of an activation, and whether the backward is one BW, as the ops that are there say."""
-        way = next((way for kind, way in WAY_OF.items() if kind in kinds), Way.KEEP)
+    def _way(self, kinds: Collection[Kind]) -> tuple[ActivationPolicy, bool]:
+        """ActivationPolicy of an activation, and whether the backward is one BW, as the ops that are there say."""
+        way = next((way for kind, way in WAY_OF.items() if kind in kinds), ActivationPolicy.KEEP)
         split = Kind.B in kinds or Kind.W in kinds
         return way, (Kind.BW in kinds and not split) or not self.instance.may_split
 

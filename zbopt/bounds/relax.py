@@ -63,7 +63,7 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
         memory_scale=graph.memory_scale,
         choices=graph.choices,
         index={key: new[i] for key, i in graph.index.items() if i in new},
-        way_of={key: c for key, c in graph.way_of.items() if graph.instance.stage_of[key[0]] in stages},
+        policy_of={key: c for key, c in graph.policy_of.items() if graph.instance.stage_of[key[0]] in stages},
     )
     return Relaxed(smaller, tuple(delays.heads[i] for i in kept), tuple(delays.tails[i] for i in kept))
 

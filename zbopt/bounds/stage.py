@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
-from zbopt.graph.memory import Way, added_by_b, least_left, static_memory, ways, whole_memory
+from zbopt.graph.memory import ActivationPolicy, added_by_b, least_left, policies, static_memory, whole_memory
 from zbopt.problem.instance import Barrier, Instance, Objective, OpTicks
 
 
@@ -47,14 +47,14 @@ class Slices:
 
     def again(self, virtual_stage: int, *, most: bool = False) -> int:
         """Time of R where every activation is recomputed, else 0."""
-        if ways(self.instance, virtual_stage) != (Way.RECOMPUTE,):
+        if policies(self.instance, virtual_stage) != (ActivationPolicy.RECOMPUTE,):
             return 0
         return (max if most else min)(ticks.recompute or 0 for ticks in self._ticks[virtual_stage])
 
     def brought_back(self, virtual_stage: int) -> int:
         """Least time from the end of F to the backward: R, or OUT and IN, where every activation is dropped so."""
         instance = self.instance
-        if ways(instance, virtual_stage) != (Way.OFFLOAD,):
+        if policies(instance, virtual_stage) != (ActivationPolicy.OFFLOAD,):
             return self.again(virtual_stage)
         assert instance.offload_ticks is not None
         assert instance.reload_ticks is not None
@@ -69,7 +69,7 @@ class Slices:
         if len(self._ticks[virtual_stage]) == 1:
             each = self.forward(virtual_stage) + self.again(virtual_stage) + self.backward_work(virtual_stage)
             return len(microbatches) * each
-        always = ways(self.instance, virtual_stage) == (Way.RECOMPUTE,)
+        always = policies(self.instance, virtual_stage) == (ActivationPolicy.RECOMPUTE,)
         ticks = (self.instance.ticks_of(virtual_stage, j) for j in microbatches)
         return sum(t.forward + t.backward_work() + ((t.recompute or 0) if always else 0) for t in ticks)
 

@@ -34,7 +34,7 @@ from zbopt.problem.schedule import Provenance, Schedule, versions, write_schedul
 from zbopt.reports.explain import sums_record
 from zbopt.reports.page import asked, figures_rows, lines_of
 from zbopt.reports.record import Record, figures_record, tick_record
-from zbopt.timing import schedule_in_order
+from zbopt.timing import schedule_of_orders
 from zbopt.validator import Verdict, validate
 
 
@@ -183,7 +183,7 @@ def _named(file: Path, read: Callable[[], Order]) -> Order:
 
 def _timed(files: list[Path], order: Order, instance: Instance, source: Format) -> Imported:
     provenance = Provenance(source=f"import:{source.value}", versions=versions())
-    schedule = schedule_in_order(instance, order.rows, provenance)
+    schedule = schedule_of_orders(instance, order.rows, provenance)
     value = figures(schedule).value(instance.objective)
     schedule = schedule.model_copy(update={"provenance": provenance.model_copy(update={"value": value})})
     return Imported(tuple(files), schedule, validate(instance, schedule))

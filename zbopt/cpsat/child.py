@@ -9,8 +9,8 @@ from importlib import import_module
 from types import ModuleType
 
 from zbopt.cpsat.scale import Scale
-from zbopt.engine.order import Order, Word
-from zbopt.engine.serve import News, serve
+from zbopt.engine.request import ParentMessage, SolveRequest
+from zbopt.engine.serve import EngineChannel, serve
 from zbopt.graph import expand
 from zbopt.problem.bound import Bound
 
@@ -37,7 +37,7 @@ def _load_solver() -> None:
     del sys.modules["pandas"]
 
 
-def _search(order: Order, news: News) -> None:
+def _search(order: SolveRequest, news: EngineChannel) -> None:
     from zbopt.cpsat.budget import Budget  # these load OR-Tools
     from zbopt.cpsat.search import Search
 
@@ -46,7 +46,7 @@ def _search(order: Order, news: News) -> None:
     def found(value: int, starts: Mapping[int, int]) -> None:
         news.found(value * scale.ticks, {i: start * scale.ticks for i, start in starts.items()})
 
-    def heard() -> Iterator[Word]:
+    def heard() -> Iterator[ParentMessage]:
         for word in news.heard():
             if word.value is not None and word.starts is not None:
                 starts = {i: start // scale.ticks for i, start in word.starts.items()}

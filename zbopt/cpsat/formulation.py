@@ -15,7 +15,7 @@ from zbopt.bounds.relax import Relaxed
 from zbopt.cpsat.horizon import latest_ends
 from zbopt.cpsat.stairs import Stairs
 from zbopt.graph import Link, Option, Residence, Sent
-from zbopt.graph.memory import chooses, ways
+from zbopt.graph.memory import chooses, policies
 from zbopt.problem.instance import COMPUTE, Kind, Objective
 
 _GRADIENT = "gradient"
@@ -262,13 +262,13 @@ class Formulation:
     def _alike_in_order(self) -> None:
         """[D9] Microbatches are numbered by the ways of their activations; those of equal ways run in order."""
         instance = self.graph.instance
-        sizes = [len(ways(instance, v)) for v in range(instance.virtual_stages)]
+        sizes = [len(policies(instance, v)) for v in range(instance.virtual_stages)]
         alike = instance.alike and instance.iterations == 1 and instance.input_ready_ticks is None
         if prod(sizes) > _MOST_WAYS or not alike:
             return
         weights = [prod(sizes[:v]) for v in range(len(sizes))]
         terms: list[list[cp_model.LinearExprT]] = [[] for _ in range(instance.microbatches)]
-        for (v, j, _), choice in self.graph.way_of.items():
+        for (v, j, _), choice in self.graph.policy_of.items():
             terms[j] += [literal * (weights[v] * k) for k, literal in enumerate(self.option[choice]) if k]
         number = [cp_model.LinearExpr.sum(row) for row in terms]
         apart: dict[int, cp_model.IntVar] = {}

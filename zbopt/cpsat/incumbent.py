@@ -65,7 +65,7 @@ class Incumbent:
         Of a backward its ops; of an activation's way its F, what drops it and brings it back, and what takes it.
         """
         found: list[list[int]] = []
-        ways = {choice: place for place, choice in self.graph.way_of.items()}
+        ways = {choice: place for place, choice in self.graph.policy_of.items()}
         for choice, options in enumerate(self.graph.options):
             here = self.at[ways.get(choice) or self.place(next(i for row in options for i in row))]
             backward = [i for i in here if self.graph.tasks[i].kind in _BACKWARD]

@@ -79,9 +79,9 @@ class PeriodicFormulation(Formulation):
                 continue
             later = self.graph.index[Key(kind, where, microbatch + self.of.stride)]
             self.model.add(self.start[later] == self.start[task] + self.period)
-        for (where, microbatch, _), choice in self.graph.way_of.items():
+        for (where, microbatch, _), choice in self.graph.policy_of.items():
             if self.of.first <= microbatch <= self.of.last - self.of.stride:
-                later = self.graph.way_of[where, microbatch + self.of.stride, 0]
+                later = self.graph.policy_of[where, microbatch + self.of.stride, 0]
                 for literal, same in zip(self.option[choice], self.option[later], strict=True):
                     self.model.add(literal == same)
 

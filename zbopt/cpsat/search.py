@@ -18,7 +18,7 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
-from zbopt.bounds.crossings import Crossings, Row
+from zbopt.bounds.crossings import Crossings, StageOrder
 from zbopt.bounds.relax import keep_stages, whole
 from zbopt.bounds.valley import Valley
 from zbopt.cpsat.budget import Budget
@@ -29,7 +29,7 @@ from zbopt.cpsat.neighbourhood import Neighbourhoods
 from zbopt.cpsat.periodic import PeriodicFormulation, Shape, shape
 from zbopt.cpsat.question import Answer, Question, Reply, ask
 from zbopt.cpsat.topic import Improving, Topic
-from zbopt.engine.order import Word
+from zbopt.engine.request import ParentMessage
 from zbopt.graph import Key, TaskGraph
 from zbopt.graph.memory import chooses
 from zbopt.problem.bound import Bound
@@ -94,7 +94,7 @@ class Search:
     found: Callable[[int, Mapping[int, int]], None]
     proved: Callable[[Bound], None]
     doing: Callable[[str], None]
-    heard: Callable[[], Iterable[Word]] = tuple
+    heard: Callable[[], Iterable[ParentMessage]] = tuple
     busy: int = 0
     calls: dict[Future[Reply], Call] = field(default_factory=dict)
     growing: dict[Future[bool], Crossings | Valley] = field(default_factory=dict)
@@ -368,7 +368,7 @@ def _unchanged(starts: dict[int, int]) -> dict[int, int]:
     return starts
 
 
-def _followed(formulate: Callable[[int], Formulation], rows: Mapping[int, Row], horizon: int) -> Formulation:
+def _followed(formulate: Callable[[int], Formulation], rows: Mapping[int, StageOrder], horizon: int) -> Formulation:
     return follow(formulate(horizon), rows)
 
 

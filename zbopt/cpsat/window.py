@@ -113,7 +113,7 @@ class Window:
             residences=tuple(r for r in self._residences() if isinstance(r, Residence)),
             choices=tuple(graph.choices[choice] for choice in self.choices),
             index={key: number[i] for key, i in graph.index.items() if i in number},
-            way_of={key: self.choices[c] for key, c in graph.way_of.items() if c in self.choices},
+            policy_of={key: self.choices[c] for key, c in graph.policy_of.items() if c in self.choices},
         )
 
     def _numbers(self, tasks: tuple[int, ...]) -> tuple[int, ...]:

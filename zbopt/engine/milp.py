@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from ortools.math_opt.python import mathopt  # type: ignore[import-untyped]  # OR-Tools leaves it untyped
 
-from zbopt.engine.order import Order
 from zbopt.engine.reach import require_modelled
-from zbopt.engine.serve import News, serve
+from zbopt.engine.request import SolveRequest
+from zbopt.engine.serve import EngineChannel, serve
 from zbopt.graph import TaskGraph, expand
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Kind, Objective
@@ -266,7 +266,7 @@ class _Program:
         return _TOLERANCE * max(1.0, abs(dual)) + 2 * _FEASIBILITY * self.big_m * ops
 
 
-def _answer(order: Order, news: News) -> None:
+def _answer(order: SolveRequest, news: EngineChannel) -> None:
     news.doing("published integer program")
     solve_milp(
         expand(order.instance),

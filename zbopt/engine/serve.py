@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TextIO
 
-from zbopt.engine.order import Order, Word
+from zbopt.engine.request import ParentMessage, SolveRequest
 from zbopt.problem.bound import Bound
 
 
-class News:
+class EngineChannel:
     """Sends what an engine learns, in ticks of the order's instance, to the parent, and takes what that says."""
 
     def __init__(self, words: TextIO | None = None) -> None:
@@ -36,10 +36,10 @@ class News:
             self._words.put(line)
         os._exit(1)  # the parent is gone without a word: nobody hears what is found from here on
 
-    def heard(self) -> Iterator[Word]:
+    def heard(self) -> Iterator[ParentMessage]:
         """What the parent has said since it was last asked for."""
         while not self._words.empty():
-            yield Word.model_validate_json(self._words.get())
+            yield ParentMessage.model_validate_json(self._words.get())
 
     def _send(self, **news: object) -> None:
         self._out.write(json.dumps(news) + "\n")
@@ -62,15 +62,15 @@ class News:
         self._send(done=True)
 
 
-def serve(engine: Callable[[Order, News], None]) -> None:
+def serve(engine: Callable[[SolveRequest, EngineChannel], None]) -> None:
     """Read one order, run ``engine`` on it, and say when it is done."""
     gc.freeze()  # what the imports made stays
     gc.set_threshold(100_000)  # a model is many small objects, and hardly any garbage
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     words = os.fdopen(os.dup(sys.stdin.fileno()))  # of its own: a thread waits there when Python ends, and holds it
-    order = Order.model_validate_json(words.readline())
+    order = SolveRequest.model_validate_json(words.readline())
     _limit_memory(order.memory_limit_mb)
-    news = News(words)
+    news = EngineChannel(words)
     engine(order, news)
     news.done()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from zbopt.engine.order import Order, Word
+from zbopt.engine.request import ParentMessage, SolveRequest
 from zbopt.problem.bound import Bound
 from zbopt.problem.schedule import Engine
 
@@ -28,7 +28,7 @@ _END = object()
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class EngineMessage:
     """One message: a schedule (``starts`` by task, with its ``value``), a bound, or what the search does now."""
 
     value: int | None = None
@@ -46,11 +46,11 @@ class Beside:
     """What the parent does itself while an engine runs: ``work`` piece by piece, and the ``words`` it has for it."""
 
     work: Iterator[object]
-    words: queue.SimpleQueue[Word | None] = field(default_factory=queue.SimpleQueue)
+    words: queue.SimpleQueue[ParentMessage | None] = field(default_factory=queue.SimpleQueue)
 
 
-def run(order: Order, beside: Beside | None = None, *, poll_s: float = 0.2) -> Iterator[News | None]:
-    """News of a search in a process of its own; ``None`` at least every ``poll_s`` while there are none.
+def run(order: SolveRequest, beside: Beside | None = None, *, poll_s: float = 0.2) -> Iterator[EngineMessage | None]:
+    """EngineMessage of a search in a process of its own; ``None`` at least every ``poll_s`` while there are none.
 
     Closing the iterator ends the process.
 
@@ -92,7 +92,9 @@ def _started(module: str) -> subprocess.Popen[str]:
         raise SolverDiedError(f"the solver's process could not be started: {error.strerror or error}") from None
 
 
-def _watch(process: subprocess.Popen[str], order: Order, beside: Beside, poll_s: float) -> Iterator[News | None]:
+def _watch(
+    process: subprocess.Popen[str], order: SolveRequest, beside: Beside, poll_s: float
+) -> Iterator[EngineMessage | None]:
     lines: queue.Queue[str | None] = queue.Queue()
     errors: list[str] = []
     assert process.stdout is not None
@@ -110,7 +112,7 @@ def _watch(process: subprocess.Popen[str], order: Order, beside: Beside, poll_s:
         except queue.Empty:
             if working and next(beside.work, _END) is _END:
                 working = False
-                beside.words.put(Word(busy=0))
+                beside.words.put(ParentMessage(busy=0))
             if deadline is not None and time.monotonic() > deadline:
                 return
             yield None
@@ -139,9 +141,9 @@ def _collect(pipe: IO[str], errors: list[str]) -> None:
         return
 
 
-def _give(pipe: IO[str], order: Order, words: queue.SimpleQueue[Word | None]) -> None:
+def _give(pipe: IO[str], order: SolveRequest, words: queue.SimpleQueue[ParentMessage | None]) -> None:
     try:
-        said: Order | Word | None = order
+        said: SolveRequest | ParentMessage | None = order
         while said is not None:
             pipe.write(said.model_dump_json() + "\n")
             pipe.flush()
@@ -150,19 +152,19 @@ def _give(pipe: IO[str], order: Order, words: queue.SimpleQueue[Word | None]) ->
         return
 
 
-def _parsed(line: str) -> News | None:
+def _parsed(line: str) -> EngineMessage | None:
     """One message; ``None`` for the last. A line cut off by a kill counts as nothing said."""
     try:
         news = json.loads(line)
     except json.JSONDecodeError:
-        return News()
+        return EngineMessage()
     if "done" in news:
         return None
     if "found" in news:
-        return News(value=news["found"], starts={int(i): start for i, start in news["starts"].items()})
+        return EngineMessage(value=news["found"], starts={int(i): start for i, start in news["starts"].items()})
     if "bound" in news:
-        return News(bound=Bound(news["bound"], news["proved_by"]))
-    return News(doing=news["doing"])
+        return EngineMessage(bound=Bound(news["bound"], news["proved_by"]))
+    return EngineMessage(doing=news["doing"])
 
 
 def _cause(process: subprocess.Popen[str], errors: list[str]) -> str:

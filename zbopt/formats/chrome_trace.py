@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
-from zbopt.analysis.lanes import Row, rows_of
+from zbopt.analysis.lanes import Lane, lanes_of
 from zbopt.costs.times import tick_ns
 from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Event, Schedule, schedule_from_document
@@ -62,7 +62,7 @@ class _Writer:
 
     def __init__(self, schedule: Schedule) -> None:
         self.instance = schedule.instance
-        rows = rows_of(schedule)
+        rows = lanes_of(schedule)
         self.rows = [row.events for row in rows if row.beside is None]
         self.rows_beside = [row for row in rows if row.beside is not None]
         self.given = {id(e) for e in schedule.events}
@@ -130,7 +130,7 @@ class _Writer:
             "args": _args(e),
         }
 
-    def _track(self, row: Row) -> int:
+    def _track(self, row: Lane) -> int:
         """Number of a row's track: those to stages come after compute, then the others."""
         word, _, number = (row.beside or "").partition(" ")
         if word == "to":

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from zbopt.formats.order import Cell, Order, Step, order_of, order_of_schedule
+from zbopt.formats.order import Cell, Order, OrderedOp, order_of, order_of_schedule
 from zbopt.formats.table import Table, is_index
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
@@ -45,7 +45,7 @@ def to_jaxpp(schedule: Schedule) -> str:
     return f'{{\n{head}  "tasks": [\n{body}\n  ]\n}}\n'
 
 
-def _in_two(row: Sequence[Step]) -> Iterator[Step]:
+def _in_two(row: Sequence[OrderedOp]) -> Iterator[OrderedOp]:
     """The row with every backward as B and W; a first virtual stage that has no B gets it where its W is."""
     split = {(v, j) for kind, v, j in row if kind is Kind.B}
     for kind, v, j in row:
@@ -55,7 +55,7 @@ def _in_two(row: Sequence[Step]) -> Iterator[Step]:
             yield (kind, v, j)
 
 
-def _check_first_stage(rows: Sequence[Sequence[Step]]) -> None:
+def _check_first_stage(rows: Sequence[Sequence[OrderedOp]]) -> None:
     for stage, row in enumerate(rows):
         for step, after in pairwise((*row, None)):
             if step is not None and step[:2] == (Kind.B, 0) and after != (Kind.W, 0, step[2]):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zbopt.problem.instance import MAX_STAGES, Instance, Kind
 from zbopt.problem.schedule import Schedule
 
-Step = tuple[Kind, int, int]
+OrderedOp = tuple[Kind, int, int]
 """Kind, virtual stage, microbatch."""
 
 
@@ -19,7 +19,7 @@ Step = tuple[Kind, int, int]
 class Cell:
     """One op of a foreign file; ``where`` is its place, in words for an error."""
 
-    step: Step
+    step: OrderedOp
     where: str
 
 
@@ -29,7 +29,7 @@ class Order:
 
     stage_of: tuple[int, ...]
     microbatches: int
-    rows: tuple[tuple[Step, ...], ...]
+    rows: tuple[tuple[OrderedOp, ...], ...]
 
     def unit_instance(self) -> Instance:
         """The instance of this placement with F = B = W = 1 and BW = 2 ticks, no cap, no communication time."""
@@ -187,7 +187,7 @@ def _as_allowed(row: Iterable[Cell], instance: Instance) -> Iterator[Cell]:
 
 def _complete(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], microbatches: int, no_first_b: bool) -> None:
     """Each F once, and each backward once: as BW, or as B and W, or as W where the first virtual stage has no B."""
-    found: dict[Step, Cell] = {}
+    found: dict[OrderedOp, Cell] = {}
     kinds: dict[tuple[int, int], set[Kind]] = {}
     for row in rows:
         for cell in row:
@@ -220,7 +220,7 @@ class _Run:
     def __init__(self, rows: Sequence[Sequence[Cell]], virtual_stages: int) -> None:
         self.rows, self.last = rows, virtual_stages - 1
         self.every = {cell.step for row in rows for cell in row}
-        self.done: set[Step] = set()
+        self.done: set[OrderedOp] = set()
 
     def check(self) -> None:
         heads = [0] * len(self.rows)
@@ -252,17 +252,17 @@ class _Run:
             "change the order"
         )
 
-    def lacking(self, cell: Cell) -> Step:
+    def lacking(self, cell: Cell) -> OrderedOp:
         """What an op lacks that cannot start."""
         step = self.missing(cell.step)
         assert step is not None, "an op that stands at the head of its row lacks an input"
         return step
 
-    def missing(self, step: Step) -> Step | None:
+    def missing(self, step: OrderedOp) -> OrderedOp | None:
         """An op that has to run before ``step`` and has not."""
         return next((need for need in self.needs(step) if need not in self.done), None)
 
-    def needs(self, step: Step) -> Iterator[Step]:
+    def needs(self, step: OrderedOp) -> Iterator[OrderedOp]:
         kind, v, j = step
         if kind is Kind.F:
             if v > 0:

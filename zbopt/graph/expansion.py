@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 
-from zbopt.graph.memory import WAY_OF, Way, memory_scale, pieces, static_memory, ways
+from zbopt.graph.memory import WAY_OF, ActivationPolicy, memory_scale, pieces, policies, static_memory
 from zbopt.graph.model import FUSED, SPLIT, Channel, Join, Key, Link, Precedence, Residence, Task, TaskGraph
 from zbopt.graph.transfers import Transfers
 from zbopt.problem.instance import COMPUTE, Barrier, Instance, Kind
@@ -28,10 +28,10 @@ class _Expansion:
         self.joins: list[Join] = []
         self.residences: list[Residence] = []
         self.choices: list[int] = []
-        self.way_of: dict[tuple[int, int, int], int] = {}
+        self.policy_of: dict[tuple[int, int, int], int] = {}
         self.scale = memory_scale(instance)
         self.iteration = 0
-        self.pieces: dict[tuple[int, Way], dict[tuple[Kind, Kind], int]] = {}
+        self.pieces: dict[tuple[int, ActivationPolicy], dict[tuple[Kind, Kind], int]] = {}
 
     def graph(self) -> TaskGraph:
         for iteration in range(self.instance.iterations):
@@ -56,7 +56,7 @@ class _Expansion:
             memory_scale=self.scale,
             choices=tuple(self.choices),
             index=self.index,
-            way_of=self.way_of,
+            policy_of=self.policy_of,
         )
 
     def _one_iteration(self) -> None:
@@ -98,10 +98,10 @@ class _Expansion:
     def _drops(self, virtual_stage: int, microbatch: int) -> None:
         """[M3] The ops that an activation's way asks for: always, or where the schedule chooses it."""
         instance = self.instance
-        allowed = ways(instance, virtual_stage)
+        allowed = policies(instance, virtual_stage)
         choice = None
         if len(allowed) > 1:
-            choice = self.way_of[virtual_stage, microbatch, self.iteration] = self._choice(len(allowed))
+            choice = self.policy_of[virtual_stage, microbatch, self.iteration] = self._choice(len(allowed))
         times_of = (
             (Kind.R, instance.ticks_of(virtual_stage, microbatch).recompute),
             (Kind.OUT, None if instance.offload_ticks is None else instance.offload_ticks[virtual_stage]),
@@ -193,14 +193,14 @@ class _Expansion:
         """[C4] What a microbatch holds: what all ways of its activation have in common, and what each has besides."""
         if self.instance.memory_cap is None:
             return
-        allowed = ways(self.instance, virtual_stage)
+        allowed = policies(self.instance, virtual_stage)
         held: dict[tuple[int, int], list[int]] = {}
         for option, way in enumerate(allowed):
             for kinds, amount in self._pieces(virtual_stage, way).items():
                 first, last = (self.index[Key(kind, virtual_stage, microbatch, self.iteration)] for kind in kinds)
                 held.setdefault((first, last), [0] * len(allowed))[option] = amount
         stage = self.instance.stage_of[virtual_stage]
-        choice = self.way_of.get((virtual_stage, microbatch, self.iteration))
+        choice = self.policy_of.get((virtual_stage, microbatch, self.iteration))
         for (first, last), amounts in held.items():
             common = min(amounts)
             if common:
@@ -209,7 +209,7 @@ class _Expansion:
                 if amount > common and choice is not None:
                     self.residences.append(Residence(stage, amount - common, first, last, (choice, option)))
 
-    def _pieces(self, virtual_stage: int, way: Way) -> dict[tuple[Kind, Kind], int]:
+    def _pieces(self, virtual_stage: int, way: ActivationPolicy) -> dict[tuple[Kind, Kind], int]:
         """Memory units from the start of one op to the end of another, over all backwards that may run."""
         key = (virtual_stage, way)
         if key not in self.pieces:

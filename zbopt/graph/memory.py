@@ -17,7 +17,7 @@ from zbopt.problem.instance import Drop, Instance, Kind
 NOTHING = Fraction(0)
 
 
-class Way(StrEnum):
+class ActivationPolicy(StrEnum):
     """What becomes of an activation between its F and its backward."""
 
     KEEP = "keep"
@@ -50,20 +50,23 @@ class Part:
     last: Kind
 
 
-WAY_OF = {Kind.R: Way.RECOMPUTE, Kind.OUT: Way.OFFLOAD, Kind.IN: Way.OFFLOAD}
+WAY_OF = {Kind.R: ActivationPolicy.RECOMPUTE, Kind.OUT: ActivationPolicy.OFFLOAD, Kind.IN: ActivationPolicy.OFFLOAD}
 """The way that an op is there for."""
-_DROPS = {Way.RECOMPUTE: (Kind.F, Kind.R), Way.OFFLOAD: (Kind.OUT, Kind.IN)}
+_DROPS = {ActivationPolicy.RECOMPUTE: (Kind.F, Kind.R), ActivationPolicy.OFFLOAD: (Kind.OUT, Kind.IN)}
 """For each way that drops an activation, the op at whose end it goes, and the one that brings it back."""
 
 
-def ways(instance: Instance, virtual_stage: int) -> tuple[Way, ...]:
+def policies(instance: Instance, virtual_stage: int) -> tuple[ActivationPolicy, ...]:
     """What may become of an activation on ``virtual_stage``; keeping it first, where that is allowed."""
     modes = {
         way: Drop.NEVER if rows is None else rows[virtual_stage]
-        for way, rows in ((Way.RECOMPUTE, instance.recompute), (Way.OFFLOAD, instance.offload))
+        for way, rows in (
+            (ActivationPolicy.RECOMPUTE, instance.recompute),
+            (ActivationPolicy.OFFLOAD, instance.offload),
+        )
     }
     always = [way for way, mode in modes.items() if mode is Drop.ALWAYS]
-    return tuple(always) or (Way.KEEP, *(way for way, mode in modes.items() if mode is Drop.CHOOSE))
+    return tuple(always) or (ActivationPolicy.KEEP, *(way for way, mode in modes.items() if mode is Drop.CHOOSE))
 
 
 def chooses(instance: Instance) -> bool:
@@ -71,14 +74,14 @@ def chooses(instance: Instance) -> bool:
     return any(mode is Drop.CHOOSE for modes in (instance.recompute, instance.offload) for mode in modes or ())
 
 
-def left(instance: Instance, virtual_stage: int, way: Way) -> Fraction:
+def left(instance: Instance, virtual_stage: int, way: ActivationPolicy) -> Fraction:
     """What stays of an activation while it is dropped; all of it where it is kept."""
-    if way is Way.KEEP:
+    if way is ActivationPolicy.KEEP:
         return instance.activation[virtual_stage]
-    return _of(instance.checkpoint if way is Way.RECOMPUTE else instance.offload_rest, virtual_stage)
+    return _of(instance.checkpoint if way is ActivationPolicy.RECOMPUTE else instance.offload_rest, virtual_stage)
 
 
-def parts(instance: Instance, virtual_stage: int, way: Way, *, fused: bool) -> tuple[Part, ...]:
+def parts(instance: Instance, virtual_stage: int, way: ActivationPolicy, *, fused: bool) -> tuple[Part, ...]:
     """What one microbatch holds on ``virtual_stage``, piece by piece; pieces of nothing are left out.
 
     Args:
@@ -99,7 +102,7 @@ def parts(instance: Instance, virtual_stage: int, way: Way, *, fused: bool) -> t
 
 
 def pieces(
-    instance: Instance, virtual_stage: int, way: Way, scale: int, *, fused: bool
+    instance: Instance, virtual_stage: int, way: ActivationPolicy, scale: int, *, fused: bool
 ) -> dict[tuple[Kind, Kind], int]:
     """The same from the start of one op to the end of another, in units of which ``scale`` make one of the instance."""
     held: dict[tuple[Kind, Kind], Fraction] = {}
@@ -110,11 +113,11 @@ def pieces(
 
 def taken_by_forward(instance: Instance, virtual_stage: int) -> Fraction:
     """What an F takes at its start: its activation, and what it is handed and hands on."""
-    held = parts(instance, virtual_stage, Way.KEEP, fused=not instance.may_split)
+    held = parts(instance, virtual_stage, ActivationPolicy.KEEP, fused=not instance.may_split)
     return sum((part.amount for part in held if part.first is Kind.F), NOTHING)
 
 
-def _activation(instance: Instance, v: int, way: Way, taker: Kind, last: Kind) -> Iterator[Part]:
+def _activation(instance: Instance, v: int, way: ActivationPolicy, taker: Kind, last: Kind) -> Iterator[Part]:
     """[C4] Of what stays while it is dropped, as much as possible is what W waits for."""
     whole = instance.activation[v]
     held = whole * instance.weight_share[v] if taker is not last else whole
@@ -122,7 +125,7 @@ def _activation(instance: Instance, v: int, way: Way, taker: Kind, last: Kind) -
     stays_held = min(stays, held)
     for amount, release in ((stays - stays_held, taker), (stays_held, last)):
         yield Part(Tensor.ACTIVATION, amount, Kind.F, release)
-    if way is not Way.KEEP:
+    if way is not ActivationPolicy.KEEP:
         goes, comes = _DROPS[way]
         yield Part(Tensor.ACTIVATION, whole - stays, Kind.F, goes)
         for amount, release in ((whole - held - (stays - stays_held), taker), (held - stays_held, last)):
@@ -185,13 +188,15 @@ def whole_memory(instance: Instance, virtual_stage: int) -> Fraction:
 
 def least_left(instance: Instance, virtual_stage: int) -> Fraction:
     """The least that a microbatch holds on ``virtual_stage`` from its F to the start of its B, BW or lone W."""
-    dropped = min(left(instance, virtual_stage, way) for way in ways(instance, virtual_stage))
+    dropped = min(left(instance, virtual_stage, way) for way in policies(instance, virtual_stage))
     return whole_memory(instance, virtual_stage) - instance.activation[virtual_stage] + dropped
 
 
-def dropped_by(instance: Instance, virtual_stage: int) -> Way:
+def dropped_by(instance: Instance, virtual_stage: int) -> ActivationPolicy:
     """The way that drops an activation of ``virtual_stage``, R before OUT where both do; keep: none does."""
-    return next((way for way in ways(instance, virtual_stage) if way is not Way.KEEP), Way.KEEP)
+    return next(
+        (way for way in policies(instance, virtual_stage) if way is not ActivationPolicy.KEEP), ActivationPolicy.KEEP
+    )
 
 
 def added_by_b(instance: Instance, virtual_stage: int) -> Fraction:
@@ -251,34 +256,34 @@ def _of(amounts: tuple[Fraction, ...] | None, place: int) -> Fraction:
 
 
 def with_drops(
-    instance: Instance, steps: Iterable[tuple[Kind, int, int]], way_of: Mapping[int, Way] | None = None
+    instance: Instance, steps: Iterable[tuple[Kind, int, int]], policy_of: Mapping[int, ActivationPolicy] | None = None
 ) -> list[tuple[Kind, int, int]]:
     """An order of one stage's (kind, virtual stage, microbatch) with an R before each backward that needs one.
 
     Args:
         instance: The problem.
         steps: The order; a microbatch whose R is there already keeps it where it is.
-        way_of: What becomes of all activations of a virtual stage that has no R in ``steps``; ``None``: what the
+        policy_of: What becomes of all activations of a virtual stage that has no R in ``steps``; ``None``: what the
             instance allows first.
     """
     steps = list(steps)
-    way = {v: ways(instance, v)[0] if way_of is None else way_of[v] for v in {v for _, v, _ in steps}}
+    way = {v: policies(instance, v)[0] if policy_of is None else policy_of[v] for v in {v for _, v, _ in steps}}
     there = {(v, j) for kind, v, j in steps if kind is Kind.R}
     order = []
     for kind, v, j in steps:
         takes = kind in (Kind.B, Kind.BW) or (kind is Kind.W and not instance.has_b(v))
-        if takes and way[v] is Way.RECOMPUTE and (v, j) not in there:
+        if takes and way[v] is ActivationPolicy.RECOMPUTE and (v, j) not in there:
             order.append((Kind.R, v, j))
-        if kind is not Kind.R or way[v] is not Way.OFFLOAD:
+        if kind is not Kind.R or way[v] is not ActivationPolicy.OFFLOAD:
             order.append((kind, v, j))
     return order
 
 
-def with_ways(instance: Instance, way_of: Mapping[int, Way]) -> Instance:
+def with_policies(instance: Instance, policy_of: Mapping[int, ActivationPolicy]) -> Instance:
     """``instance`` with offloading decided: always on the virtual stages of that way, never on others."""
     if instance.offload is None:
         return instance
-    out = [way_of[v] is Way.OFFLOAD for v in range(instance.virtual_stages)]
+    out = [policy_of[v] is ActivationPolicy.OFFLOAD for v in range(instance.virtual_stages)]
     update = {"offload": tuple(Drop.ALWAYS if taken else Drop.NEVER for taken in out)}
     if instance.recompute is not None:
         modes = zip(instance.recompute, out, strict=True)

@@ -130,8 +130,8 @@ class TaskGraph:
     ``resources[stage]`` are the ops that exclude each other on a stage's compute; a task in none of these rows runs
     beside them. ``links`` are all further exclusive resources. ``caps`` are what static memory leaves, in memory units,
     of which ``memory_scale`` make one unit of the instance; ``None`` means no limit. ``choices`` says for each free
-    choice how many options it has; exactly one of them is taken. ``way_of`` names the choices of activations' ways, by
-    virtual stage, microbatch and iteration.
+    choice how many options it has; exactly one of them is taken. ``policy_of`` names choices of policies, by virtual
+    stage, microbatch and iteration.
     """
 
     instance: Instance
@@ -146,7 +146,7 @@ class TaskGraph:
     memory_scale: int
     choices: tuple[int, ...]
     index: dict[Key, int] = field(repr=False)
-    way_of: dict[tuple[int, int, int], int] = field(repr=False)
+    policy_of: dict[tuple[int, int, int], int] = field(repr=False)
 
     @cached_property
     def options(self) -> tuple[tuple[tuple[int, ...], ...], ...]:

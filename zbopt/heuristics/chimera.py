@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.tools.build import NotApplicableError, Step, backward_steps, schedule_in_order
+from zbopt.heuristics.tools.build import NotApplicableError, OrderedOp, backward_steps, fitted_schedule
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.placement import placement_of
 from zbopt.problem.routes import Route
@@ -21,18 +21,18 @@ def chimera(instance: Instance) -> Schedule:
     ways = two_directions("chimera", instance)
     p = instance.stages
     unit = max(1, p // 2)
-    slots: list[list[tuple[int, int, Step, list[Step]]]] = [[] for _ in range(p)]
+    slots: list[list[tuple[int, int, OrderedOp, list[OrderedOp]]]] = [[] for _ in range(p)]
     for direction, way in enumerate(ways):
         for place, v in enumerate(way.virtual_stages):
             row = slots[instance.stage_of[v]]
             for k, microbatch in enumerate(instance.microbatches_of(v)):
                 first = 2 * p * (k // unit) + 2 * (k % unit)
-                forward: Step = (Kind.F, v, microbatch)
+                forward: OrderedOp = (Kind.F, v, microbatch)
                 row.append((first + place, direction, forward, [forward]))
                 backward = backward_steps(instance, v, microbatch)
                 row.append((first + 2 * p - 1 - place, direction, backward[0], backward))
     orders = [[step for *_, steps in sorted(row) for step in steps] for row in slots]
-    return schedule_in_order("chimera", instance, orders, gradient_after_weight=True)
+    return fitted_schedule("chimera", instance, orders, gradient_after_weight=True)
 
 
 def two_directions(name: str, instance: Instance) -> tuple[Route, Route]:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from zbopt.heuristics.chimera import two_directions
-from zbopt.heuristics.tools.build import NotApplicableError, Step
+from zbopt.heuristics.tools.build import NotApplicableError, OrderedOp
 from zbopt.heuristics.tools.overlap import Pair, gradient_steps, overlapped_in_order
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.placement import placement_of
@@ -69,10 +69,10 @@ class _Row:
         if not (instance.has_bw(near) and instance.has_bw(far)):
             raise NotApplicableError(f"{name}: the backward is never whole; give fused_backward_ticks, or take list")
         self.forwards, self.backwards = [0, 0], [0, 0]
-        self.weights: deque[Step] = deque()
-        self.row: list[Step | Pair] = []
+        self.weights: deque[OrderedOp] = deque()
+        self.row: list[OrderedOp | Pair] = []
 
-    def entries(self) -> Sequence[Step | Pair]:
+    def entries(self) -> Sequence[OrderedOp | Pair]:
         """Warm-up on both streams, then one F and one BW of opposite streams at a time, then what is left."""
         before_turn = self.half - 1 - self.place
         self.row += [self._forward(0) for _ in range(2 * before_turn)]
@@ -108,7 +108,7 @@ class _Row:
         while self.weights:
             self._weight()
 
-    def _forward(self, stream: int) -> Step:
+    def _forward(self, stream: int) -> OrderedOp:
         v = self.streams[stream]
         self.forwards[stream] += 1
         return (Kind.F, v, self.instance.microbatches_of(v)[self.forwards[stream] - 1])
@@ -118,7 +118,7 @@ class _Row:
         self.backwards[stream] += 1
         return v, self.instance.microbatches_of(v)[self.backwards[stream] - 1]
 
-    def _whole(self, stream: int) -> Step:
+    def _whole(self, stream: int) -> OrderedOp:
         return (Kind.BW, *self._next_backward(stream))
 
     def _input_gradient(self, stream: int) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from zbopt.graph import expand
 from zbopt.heuristics.interleaved import require_round_robin
 from zbopt.heuristics.tools.build import (
-    Step,
+    OrderedOp,
+    fitted_schedule,
     require_kept_activations,
     require_only_ops,
     require_split,
-    schedule_in_order,
 )
 from zbopt.heuristics.tools.building_block import Block, at_unit_times, repeated
 from zbopt.problem.instance import Instance
@@ -50,10 +50,10 @@ def _scheduled(name: str, instance: Instance, group: int) -> Schedule:
     require_split(name, instance)
     require_only_ops(name, instance)
     require_kept_activations(name, instance)
-    return schedule_in_order(name, instance, grouped_orders(instance, group))
+    return fitted_schedule(name, instance, grouped_orders(instance, group))
 
 
-def grouped_orders(instance: Instance, group: int) -> list[list[Step]]:
+def grouped_orders(instance: Instance, group: int) -> list[list[OrderedOp]]:
     """For each stage the order of groups of ``group`` microbatches; p / 2 of them at least come round in time.
 
     It is the order at unit times, where F, B and W take turns on every stage and none waits for another. A gradient
@@ -63,7 +63,7 @@ def grouped_orders(instance: Instance, group: int) -> list[list[Step]]:
     p, v = instance.stages, instance.virtual_stages // instance.stages
     block = grouped_block(p, v, group, 0.0, 1.0, group, bend=max(0, 2 * p - 3 * group))
     graph = expand(at_unit_times(instance))
-    rows: list[list[Step]] = [[] for _ in range(p)]
+    rows: list[list[OrderedOp]] = [[] for _ in range(p)]
     for i in repeated(graph, block):
         task = graph.tasks[i]
         assert task.virtual_stage is not None

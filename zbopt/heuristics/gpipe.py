@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.tools.build import Step, backward_steps, schedule_in_order
+from zbopt.heuristics.tools.build import OrderedOp, backward_steps, fitted_schedule
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
@@ -15,11 +15,11 @@ def gpipe(instance: Instance) -> Schedule:
     Raises:
         CannotFitError: A stage's cap is below all its activations of all microbatches.
     """
-    orders: list[list[Step]] = [[] for _ in range(instance.stages)]
+    orders: list[list[OrderedOp]] = [[] for _ in range(instance.stages)]
     for virtual_stage, stage in enumerate(instance.stage_of):
         passing = instance.microbatches_of(virtual_stage)
         orders[stage] += [(Kind.F, virtual_stage, microbatch) for microbatch in passing]
     for virtual_stage in reversed(range(instance.virtual_stages)):
         for microbatch in instance.microbatches_of(virtual_stage):
             orders[instance.stage_of[virtual_stage]] += backward_steps(instance, virtual_stage, microbatch)
-    return schedule_in_order("gpipe", instance, orders, gradient_after_weight=True)
+    return fitted_schedule("gpipe", instance, orders, gradient_after_weight=True)

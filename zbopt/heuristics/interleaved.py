@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from zbopt.heuristics.tools.build import NotApplicableError, Step, backward_steps, require_one_route, schedule_in_order
+from zbopt.heuristics.tools.build import (
+    NotApplicableError,
+    OrderedOp,
+    backward_steps,
+    fitted_schedule,
+    require_one_route,
+)
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
@@ -30,7 +36,7 @@ def interleaved(instance: Instance, group: int | None = None) -> Schedule:
     require_round_robin("interleaved", instance)
     forwards, backwards = passes(instance, _groups(instance, group))
     orders = [order_of(instance, stage, forwards, backwards, backward_steps) for stage in range(instance.stages)]
-    return schedule_in_order("interleaved", instance, orders, gradient_after_weight=True)
+    return fitted_schedule("interleaved", instance, orders, gradient_after_weight=True)
 
 
 def order_of(
@@ -38,10 +44,10 @@ def order_of(
     stage: int,
     forwards: Pass,
     backwards: Pass,
-    backward: Callable[[Instance, int, int], Sequence[Step]],
-) -> list[Step]:
+    backward: Callable[[Instance, int, int], Sequence[OrderedOp]],
+) -> list[OrderedOp]:
     """A stage's warm-up, then forward and backward in turn; ``backward`` gives the ops of one backward."""
-    order: list[Step] = []
+    order: list[OrderedOp] = []
     first = warmup(instance, stage, forwards)
     for position in range(len(forwards) + first):
         if position < len(forwards):

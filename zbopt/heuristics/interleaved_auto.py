@@ -17,9 +17,9 @@ from zbopt.heuristics.tools.block_search import best_blocks, best_packed, packed
 from zbopt.heuristics.tools.build import (
     CannotFitError,
     NotApplicableError,
+    fitted_schedule,
     require_kept_activations,
     require_only_ops,
-    schedule_in_order,
 )
 from zbopt.heuristics.tools.building_block import Block, Packed, TwoWays, memory_of, packed_steps
 from zbopt.heuristics.tools.patience import OutOfTimeError, is_best
@@ -48,10 +48,10 @@ def interleaved_auto(instance: Instance) -> Schedule:
     require_only_ops(name, instance)
     require_kept_activations(name, instance)
     packing, starts = best_packed(instance, _candidates(name, instance))
-    schedules = [schedule_in_order(name, instance, packing.steps(starts))]
+    schedules = [fitted_schedule(name, instance, packing.steps(starts))]
     if not is_best(schedules[0].provenance.value or 0):
         with suppress(CannotFitError, NotApplicableError, OutOfTimeError):
-            schedules.append(schedule_in_order(name, instance, zero_bubble_orders(name, instance)))
+            schedules.append(fitted_schedule(name, instance, zero_bubble_orders(name, instance)))
     return min(schedules, key=lambda schedule: schedule.provenance.value or 0)
 
 
@@ -62,7 +62,7 @@ def _candidates(name: str, instance: Instance) -> Iterator[Packed]:
     for group in range(largest, max(0, largest - _SMALLER), -1):
         with suppress(CannotFitError):
             orders = grouped_orders(instance, group)
-            schedule_in_order(name, instance, orders)
+            fitted_schedule(name, instance, orders)
             yield packed_steps(instance, orders)
             break
     short = short_step(instance)

@@ -12,11 +12,11 @@ from zbopt.graph import Key, expand
 from zbopt.graph.memory import static_memory, whole_memory
 from zbopt.heuristics.interleaved import even_groups, order_of, passes, require_round_robin, warmup
 from zbopt.heuristics.tools.build import (
-    Step,
+    OrderedOp,
+    fitted_schedule,
     require_kept_activations,
     require_only_ops,
     require_split,
-    schedule_in_order,
     split_steps,
 )
 from zbopt.heuristics.tools.pack import packed_order
@@ -37,10 +37,10 @@ def interleaved_zb(instance: Instance) -> Schedule:
             never split, or more than the ops of one step has to be placed.
         CannotFitError: A stage's cap is below the activations that the schedule holds.
     """
-    return schedule_in_order("interleaved-zb", instance, zero_bubble_orders("interleaved-zb", instance))
+    return fitted_schedule("interleaved-zb", instance, zero_bubble_orders("interleaved-zb", instance))
 
 
-def zero_bubble_orders(name: str, instance: Instance) -> list[list[Step]]:
+def zero_bubble_orders(name: str, instance: Instance) -> list[list[OrderedOp]]:
     """For each stage the order of the schedule, for the heuristic ``name``; it may hold more than the cap.
 
     Raises:

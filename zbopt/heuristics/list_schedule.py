@@ -6,9 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from zbopt.graph.memory import Way, ways
+from zbopt.graph.memory import ActivationPolicy, policies
 from zbopt.heuristics.tools.best_rule import best_of
-from zbopt.heuristics.tools.build import CannotFitError, Step, backward_steps, checked, provenance_of, schedule_in_order
+from zbopt.heuristics.tools.build import (
+    CannotFitError,
+    OrderedOp,
+    backward_steps,
+    checked,
+    fitted_schedule,
+    provenance_of,
+)
 from zbopt.heuristics.tools.dispatch import Dispatched
 from zbopt.heuristics.tools.patience import is_over, limited, never
 from zbopt.heuristics.tools.rule import Rule
@@ -28,7 +35,7 @@ def list_schedule(instance: Instance) -> Schedule:
     Raises:
         CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
     """
-    return schedule_in_order("list", instance, list_orders("list", instance))
+    return fitted_schedule("list", instance, list_orders("list", instance))
 
 
 def first_schedule(instance: Instance) -> Schedule | None:
@@ -38,7 +45,7 @@ def first_schedule(instance: Instance) -> Schedule | None:
     iterations, of optimizer steps and reductions, of dropped activations; or where no rule is sure to finish.
     """
     plain = instance.is_simple and instance.optimizer_ticks is None and instance.reduction_ticks is None
-    kept = all(ways(instance, v) == (Way.KEEP,) for v in range(instance.virtual_stages))
+    kept = all(policies(instance, v) == (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages))
     if not plain or not kept or instance.objective is Objective.PERIOD:
         return None
     try:
@@ -57,7 +64,7 @@ def _events(found: Dispatched) -> Iterator[Event]:
             yield Event(kind=kind, stage=stage, virtual_stage=v, microbatch=microbatch, start=start, end=end)
 
 
-def list_orders(name: str, instance: Instance, most_ops: int = _MOST_OPS) -> list[list[Step]]:
+def list_orders(name: str, instance: Instance, most_ops: int = _MOST_OPS) -> list[list[OrderedOp]]:
     """The orders of the list schedule, for the heuristic ``name``, after ``most_ops`` simulated ops or two rules.
 
     Raises:
@@ -74,9 +81,9 @@ def list_orders(name: str, instance: Instance, most_ops: int = _MOST_OPS) -> lis
     return min(best, other, key=lambda found: found.value).orders
 
 
-def _one_by_one(instance: Instance) -> list[list[Step]]:
+def _one_by_one(instance: Instance) -> list[list[OrderedOp]]:
     """Each microbatch whole before the next one begins: what fits if anything does."""
-    rows: list[list[Step]] = [[] for _ in range(instance.stages)]
+    rows: list[list[OrderedOp]] = [[] for _ in range(instance.stages)]
     for microbatch in range(instance.microbatches):
         way = [v for v in range(instance.virtual_stages) if microbatch in instance.microbatches_of(v)]
         for v in way:

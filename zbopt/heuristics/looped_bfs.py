@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zbopt.heuristics.interleaved import passes, require_round_robin
-from zbopt.heuristics.tools.build import Step, backward_steps, schedule_in_order
+from zbopt.heuristics.tools.build import OrderedOp, backward_steps, fitted_schedule
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
@@ -20,10 +20,10 @@ def looped_bfs(instance: Instance) -> Schedule:
     """
     require_round_robin("looped-bfs", instance)
     forwards, backwards = passes(instance, [range(instance.microbatches)])
-    orders: list[list[Step]] = []
+    orders: list[list[OrderedOp]] = []
     for stage in range(instance.stages):
-        order: list[Step] = [(Kind.F, slot * instance.stages + stage, microbatch) for slot, microbatch in forwards]
+        order: list[OrderedOp] = [(Kind.F, slot * instance.stages + stage, microbatch) for slot, microbatch in forwards]
         for slot, microbatch in backwards:
             order += backward_steps(instance, slot * instance.stages + stage, microbatch)
         orders.append(order)
-    return schedule_in_order("looped-bfs", instance, orders, gradient_after_weight=True)
+    return fitted_schedule("looped-bfs", instance, orders, gradient_after_weight=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zbopt.heuristics.tools.build import (
-    Step,
+    OrderedOp,
     backward_steps,
+    fitted_schedule,
     require_one_virtual_stage_a_stage,
     require_split,
-    schedule_in_order,
     split_steps,
 )
 from zbopt.problem.instance import Instance, Kind
@@ -27,7 +27,7 @@ def one_f_one_b(instance: Instance) -> Schedule:
     """
     require_one_virtual_stage_a_stage("1f1b", instance)
     orders = _orders(instance, backward_steps)
-    return schedule_in_order("1f1b", instance, orders, gradient_after_weight=True)
+    return fitted_schedule("1f1b", instance, orders, gradient_after_weight=True)
 
 
 def one_f_one_b_split(instance: Instance) -> Schedule:
@@ -39,13 +39,13 @@ def one_f_one_b_split(instance: Instance) -> Schedule:
     """
     require_one_virtual_stage_a_stage("1f1b-split", instance)
     require_split("1f1b-split", instance)
-    return schedule_in_order("1f1b-split", instance, _orders(instance, split_steps))
+    return fitted_schedule("1f1b-split", instance, _orders(instance, split_steps))
 
 
-def _orders(instance: Instance, backward: Callable[[Instance, int, int], list[Step]]) -> list[list[Step]]:
+def _orders(instance: Instance, backward: Callable[[Instance, int, int], list[OrderedOp]]) -> list[list[OrderedOp]]:
     """Warm-up of p - s - 1 forwards on virtual stage s, then a forward and a backward in turn, then backwards."""
     p, m = instance.stages, instance.microbatches
-    orders: list[list[Step]] = [[] for _ in range(p)]
+    orders: list[list[OrderedOp]] = [[] for _ in range(p)]
     for virtual_stage, stage in enumerate(instance.stage_of):
         warmup = min(m, p - virtual_stage - 1)
         for position in range(m + warmup):

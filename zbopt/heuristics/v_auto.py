@@ -13,10 +13,10 @@ from fractions import Fraction
 from zbopt.heuristics.tools.block_search import best_blocks, best_packed, packed_list, short_step
 from zbopt.heuristics.tools.build import (
     CannotFitError,
-    Step,
+    OrderedOp,
+    fitted_schedule,
     require_kept_activations,
     require_only_ops,
-    schedule_in_order,
 )
 from zbopt.heuristics.tools.building_block import (
     ROUNDS,
@@ -54,7 +54,7 @@ def v_auto(instance: Instance) -> Schedule:
     require_only_ops("v-auto", instance)
     require_kept_activations("v-auto", instance)
     packing, starts = best_packed(instance, _candidates(instance))
-    schedules = [schedule_in_order("v-auto", instance, packing.steps(starts))]
+    schedules = [fitted_schedule("v-auto", instance, packing.steps(starts))]
     if _room_beside_zb_v(instance) > 0 and not is_best(schedules[0].provenance.value or 0):
         with suppress(OutOfTimeError, CannotFitError):
             schedules.append(_packed(instance, idle_search("v-auto", instance, _SEARCH_OPS)))
@@ -81,10 +81,10 @@ def more_rules(instance: Instance, seed: int) -> Iterator[Schedule | None]:
                 yield None if orders is None else _packed(instance, orders)
 
 
-def _packed(instance: Instance, orders: list[list[Step]]) -> Schedule:
+def _packed(instance: Instance, orders: list[list[OrderedOp]]) -> Schedule:
     """The better of ``orders`` and what is packed from them."""
     packing, starts = packed_steps(instance, orders)
-    return min((schedule_in_order("v-auto", instance, rows) for rows in (orders, packing.steps(starts))), key=_value)
+    return min((fitted_schedule("v-auto", instance, rows) for rows in (orders, packing.steps(starts))), key=_value)
 
 
 def _value(schedule: Schedule) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from zbopt.heuristics.tools.best_rule import best_of
 from zbopt.heuristics.tools.build import (
+    fitted_schedule,
     require_one_virtual_stage_a_stage,
     require_split,
-    schedule_in_order,
 )
 from zbopt.heuristics.tools.rule import Rule
 from zbopt.problem.instance import Instance
@@ -32,7 +32,7 @@ def zb_auto(instance: Instance) -> Schedule:
         for limits in warm_ups(instance)
     ]
     _, best = best_of("zb-auto", instance, rules, _MOST_OPS)
-    return schedule_in_order("zb-auto", instance, best.orders)
+    return fitted_schedule("zb-auto", instance, best.orders)
 
 
 def warm_ups(instance: Instance) -> list[tuple[int, ...] | None]:

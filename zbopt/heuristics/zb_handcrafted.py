@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.tools.build import Step, require_one_virtual_stage_a_stage, require_split, schedule_in_order
+from zbopt.heuristics.tools.build import OrderedOp, fitted_schedule, require_one_virtual_stage_a_stage, require_split
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
@@ -36,18 +36,18 @@ def zb_h2(instance: Instance) -> Schedule:
 def _schedule(name: str, instance: Instance, warmups: list[int], most_live: int) -> Schedule:
     require_one_virtual_stage_a_stage(name, instance)
     require_split(name, instance)
-    orders: list[list[Step]] = [[] for _ in range(instance.stages)]
+    orders: list[list[OrderedOp]] = [[] for _ in range(instance.stages)]
     for virtual_stage, stage in enumerate(instance.stage_of):
         orders[stage] = _order(instance, virtual_stage, warmups[virtual_stage], most_live)
-    return schedule_in_order(name, instance, orders)
+    return fitted_schedule(name, instance, orders)
 
 
-def _order(instance: Instance, virtual_stage: int, warmup: int, most_live: int) -> list[Step]:
+def _order(instance: Instance, virtual_stage: int, warmup: int, most_live: int) -> list[OrderedOp]:
     """Forwards of the warm-up, then B, W and F in turn; W only where ``most_live`` are live, at the end all but s."""
     m = instance.microbatches
     has_b = not instance.has_lone_w(virtual_stage)
     forwards, weights = min(m, warmup), 0
-    order: list[Step] = [(Kind.F, virtual_stage, j) for j in range(forwards)]
+    order: list[OrderedOp] = [(Kind.F, virtual_stage, j) for j in range(forwards)]
     for microbatch in range(m):
         if has_b:
             order.append((Kind.B, virtual_stage, microbatch))

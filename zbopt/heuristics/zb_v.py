@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zbopt.heuristics.tools.build import Step
+from zbopt.heuristics.tools.build import OrderedOp
 from zbopt.heuristics.tools.building_block import Block, family, require_v
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
@@ -26,7 +26,7 @@ def zb_v(instance: Instance) -> Schedule:
     return family("zb-v", instance, blocks, instance.stages, published=handcrafted(instance))
 
 
-def handcrafted(instance: Instance) -> list[list[Step]] | None:
+def handcrafted(instance: Instance) -> list[list[OrderedOp]] | None:
     """For each stage the order of 2401.10241, section 6; ``None`` below p microbatches, or without B and W.
 
     A stage holds at most p microbatches, and each microbatch's first way back follows its last way forward at once.
@@ -37,12 +37,12 @@ def handcrafted(instance: Instance) -> list[list[Step]] | None:
     return [list(_row(stage, instance.stages, instance.microbatches)) for stage in range(instance.stages)]
 
 
-def _row(stage: int, p: int, m: int) -> Iterator[Step]:
+def _row(stage: int, p: int, m: int) -> Iterator[OrderedOp]:
     """The ops of a stage. No W waits before the pipeline drains; there the gradients' way up goes first."""
     counts: dict[tuple[Kind, int], int] = {}
     down, up = stage, 2 * p - 1 - stage
 
-    def run(times: int, *ops: tuple[Kind, int]) -> Iterator[Step]:
+    def run(times: int, *ops: tuple[Kind, int]) -> Iterator[OrderedOp]:
         for _ in range(times):
             for kind, v in ops:
                 microbatch = counts.get((kind, v), 0)

@@ -15,13 +15,13 @@ from random import Random
 from zbopt.graph import Key, TaskGraph
 from zbopt.heuristics.tools.build import (
     NotApplicableError,
+    OrderedOp,
+    fitted_schedule,
     require_kept_activations,
     require_only_ops,
-    schedule_in_order,
 )
-from zbopt.heuristics.tools.build import Step as Op
 from zbopt.heuristics.tools.patience import OutOfTimeError, check
-from zbopt.improve.step import Rows, Step, Timed
+from zbopt.improve.step_ops import Rows, StepOps, Timed
 from zbopt.improve.window import Window
 from zbopt.problem.instance import COMPUTE, Kind, Objective
 from zbopt.problem.schedule import Schedule
@@ -72,7 +72,7 @@ def annealed(schedules: Sequence[Schedule], graph: TaskGraph, seed: int) -> Iter
         found = search.round()
         if found.value < best:
             best = found.value
-            yield schedule_in_order("anneal", instance, search.steps(found))
+            yield fitted_schedule("anneal", instance, search.steps(found))
         else:
             yield None
 
@@ -90,7 +90,7 @@ class _Search:
     """``load``, in ticks, is the work of one microbatch on the busiest stage."""
 
     graph: TaskGraph
-    step: Step
+    step: StepOps
     starts: list[_Start]
     load: float
     random: Random
@@ -99,7 +99,7 @@ class _Search:
     def of(cls, schedule: Schedule, graph: TaskGraph, random: Random) -> _Search:
         """Annealing of one schedule."""
         rows = _orders(graph, schedule)
-        step = Step(graph, [i for row in rows for i in row])
+        step = StepOps(graph, [i for row in rows for i in row])
         work = max(sum(graph.tasks[i].duration_ticks for i in row) for row in rows)
         search = cls(graph, step, [], work / graph.instance.microbatches, random)
         search.add(schedule)
@@ -124,7 +124,7 @@ class _Search:
         """The least value of all."""
         return min(start.timed.value for start in self.starts)
 
-    def steps(self, timed: Timed) -> list[list[Op]]:
+    def steps(self, timed: Timed) -> list[list[OrderedOp]]:
         """The ops of each stage."""
         ops = [[self.graph.tasks[self.step.tasks[i]] for i in row] for row in timed.rows]
         return [[(task.kind, task.virtual_stage or 0, task.microbatch or 0) for task in row] for row in ops]

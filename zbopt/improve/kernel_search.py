@@ -17,7 +17,7 @@ from math import log
 from random import Random
 
 from zbopt.graph import TaskGraph, expand
-from zbopt.heuristics.tools.build import require_kept_activations, require_only_ops, schedule_in_order
+from zbopt.heuristics.tools.build import fitted_schedule, require_kept_activations, require_only_ops
 from zbopt.heuristics.tools.building_block import ROUNDS, Block, block_times, memory_of, require_v
 from zbopt.heuristics.tools.pack import Packing, Starts
 from zbopt.heuristics.tools.patience import OutOfTimeError, check, is_best, is_over
@@ -71,7 +71,7 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     needs = memory_of(instance, instance.stages)
     if graph.choices or all(needed <= cap for cap, needed in zip(instance.memory_cap or needs, needs, strict=True)):
         return
-    # Optimizer steps do not repeat; schedule_in_order puts them behind what is packed.
+    # Optimizer steps do not repeat; fitted_schedule puts them behind what is packed.
     one = expand(instance.model_copy(update={"microbatches": 1, "optimizer_ticks": None, "barrier": Barrier.NONE}))
     search, counts, best = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf")
     vain, tried = 0, 0
@@ -82,7 +82,7 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
             if value < best:
                 best, vain = value, 0
             if value < _WORTH * best:
-                yield schedule_in_order("kernels", instance, packing.steps(starts))
+                yield fitted_schedule("kernels", instance, packing.steps(starts))
             if instance.optimizer_ticks is None and is_best(value):
                 return
         yield None

@@ -13,9 +13,9 @@ from random import Random
 
 from zbopt.graph import Task, TaskGraph
 from zbopt.heuristics.tools.build import (
+    fitted_schedule,
     require_kept_activations,
     require_only_ops,
-    schedule_in_order,
 )
 from zbopt.heuristics.tools.pack import Packing, Starts, packed_order
 from zbopt.heuristics.tools.patience import OutOfTimeError
@@ -66,7 +66,7 @@ def shaken(schedule: Schedule, graph: TaskGraph, seed: int) -> Iterator[Schedule
             yield None
             continue
         best, value, vain = found, packing.value(found), 0
-        yield schedule_in_order("shake", instance, packing.steps(best))
+        yield fitted_schedule("shake", instance, packing.steps(best))
 
 
 def _shake(packing: Packing, starts: Starts, value: int, random: Random) -> Starts | None:

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
 
-from zbopt.improve.step import Rows, Step, Timed
+from zbopt.improve.step_ops import Rows, StepOps, Timed
 
 
 class Window:
@@ -28,7 +28,7 @@ class Window:
         before: The op before each on its stage.
     """
 
-    def __init__(self, step: Step, timed: Timed, begin: float, stop: float) -> None:
+    def __init__(self, step: StepOps, timed: Timed, begin: float, stop: float) -> None:
         self.ops = [i for i in timed.order if begin <= timed.head[i] < stop]
         self.ops.sort(key=timed.head.__getitem__)
         self.count = len(self.ops)
@@ -46,7 +46,7 @@ class Window:
         self.elsewhere = _longest_beside(step, timed, begin, stop)
         self.end = max(self.elsewhere, self._longest())
 
-    def _connect(self, step: Step, timed: Timed, number: dict[int, int]) -> None:
+    def _connect(self, step: StepOps, timed: Timed, number: dict[int, int]) -> None:
         """Inputs and outputs inside, and what those outside ask for."""
         self.inputs = [[(number[j], wait) for j, wait in step.inputs[i] if j in number] for i in self.ops]
         self.outputs = [[(number[j], wait) for j, wait in step.outputs[i] if j in number] for i in self.ops]
@@ -58,7 +58,7 @@ class Window:
         self.rest = [max(row, default=0) for row in outside]
         self.leaving = [i for i, rest in enumerate(self.rest) if rest]
 
-    def _arrange(self, step: Step, timed: Timed, number: dict[int, int], begin: float, stop_at: float) -> None:
+    def _arrange(self, step: StepOps, timed: Timed, number: dict[int, int], begin: float, stop_at: float) -> None:
         """The order on each stage, with what lies before and behind, and memory."""
         self.before, self.after, self.live = [0] * len(self.ticks), [0] * len(self.ticks), [0] * self.count
         self.spans: list[tuple[int, int]] = []
@@ -288,7 +288,7 @@ class Window:
         return longest
 
 
-def _longest_beside(step: Step, timed: Timed, begin: float, stop: float) -> int:
+def _longest_beside(step: StepOps, timed: Timed, begin: float, stop: float) -> int:
     """Longest path through no op that starts from ``begin`` on and before ``stop``."""
     longest = 0
     for i, start in enumerate(timed.head):

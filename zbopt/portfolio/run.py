@@ -15,8 +15,8 @@ from queue import SimpleQueue
 
 from zbopt.analysis.metrics import value_of
 from zbopt.bounds import lower_bound
-from zbopt.engine.order import Order, Word
 from zbopt.engine.reach import require_modelled
+from zbopt.engine.request import ParentMessage, SolveRequest
 from zbopt.engine.watch import Beside, SolverDiedError, run
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError, best_first
@@ -104,7 +104,7 @@ class _Solve:
     interrupted: bool = False
     fault: str | None = None
     doing: str = ""
-    words: SimpleQueue[Word | None] = field(default_factory=SimpleQueue)
+    words: SimpleQueue[ParentMessage | None] = field(default_factory=SimpleQueue)
     history: list[Progress] = field(default_factory=list)
 
     def run(self) -> Result:
@@ -267,7 +267,9 @@ class _Solve:
                     before = self.value
                     self.offer(self.whole(schedule))
                     if self.value != before:
-                        self.words.put(Word(value=self.value, starts=starts_of(self.graph, self.one(self.best))))
+                        self.words.put(
+                            ParentMessage(value=self.value, starts=starts_of(self.graph, self.one(self.best)))
+                        )
                 yield
         except (NotApplicableError, StopIteration) as reason:
             log.info("no further improving: %s", reason)
@@ -334,12 +336,12 @@ class _Solve:
             self.fault = str(fault)
             log.warning("%s; the best schedule found before is kept", fault)
 
-    def order(self, graph: TaskGraph) -> Order:
+    def order(self, graph: TaskGraph) -> SolveRequest:
         assert self.best is not None
         limits = self.limits
         begin = self.one(self.best)
         left = limits.time_limit_s if limits.deterministic else limits.time_limit_s - self.elapsed_s()
-        return Order(
+        return SolveRequest(
             engine=limits.engine,
             instance=graph.instance,
             starts=starts_of(graph, begin),

@@ -1,8 +1,8 @@
 """Facts about the fields of an instance, each declared on its field and nowhere else.
 
 A field carries its ``Facts`` in ``Annotated``. What scales times, spreads a scalar over a list, cuts a stage into
-slices, sets a field by a flag, or asks whether an argument understands an instance reads them from there. So a new field
-needs its declaration alone, and no list elsewhere can forget it.
+slices, sets a field by a flag, or asks whether an argument understands an instance reads them from there. So a new
+field needs its declaration alone, and no list elsewhere can forget it.
 """
 
 from __future__ import annotations

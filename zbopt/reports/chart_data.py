@@ -8,7 +8,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from zbopt.analysis.idle import Cause, Explanation
-from zbopt.analysis.lanes import extent, nth_of, rows_of, seconds_of
+from zbopt.analysis.lanes import extent, lanes_of, nth_of, seconds_of
 from zbopt.analysis.metrics import Figures, memory_changes
 from zbopt.costs.times import tick_ns
 from zbopt.graph.memory import static_memory
@@ -68,7 +68,7 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
     which), with -1 for no op. ``stage`` is given where rows hold events of other stages.
     """
     instance = why.schedule.instance
-    rows = rows_of(why.schedule)
+    rows = lanes_of(why.schedule)
     events = list(chain.from_iterable(row.events for row in rows))
     number = {id(event): i for i, event in reversed(list(enumerate(events)))}
     elsewhere = any(event.stage != row.stage for row in rows for event in row.events)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zbopt.analysis.lanes import Row, extent, kinds_of, nth_of, rows_of, seconds_of
+from zbopt.analysis.lanes import Lane, extent, kinds_of, lanes_of, nth_of, seconds_of
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.problem.instance import COMPUTE, Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
@@ -82,7 +82,7 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
     first, last = window or extent(schedule)
     last = max(last, first + 1)
     ax.set_xlim(first, last)
-    rows = rows_of(schedule)
+    rows = lanes_of(schedule)
     ax.set_ylim(len(rows) - 0.5, -0.5)
     looks = _looks(schedule.instance, rows, first, last)
     _bars(ax, looks)
@@ -91,7 +91,7 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
     return ax
 
 
-def _looks(instance: Instance, rows: Sequence[Row], first: int, last: int) -> dict[_Look, list[_Box]]:
+def _looks(instance: Instance, rows: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
     """What is to be drawn between two ticks, by how it looks."""
     looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
     nths = nth_of(instance)
@@ -156,7 +156,7 @@ def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) ->
             shown.set(ha="center", va="center_baseline", clip_on=True)
 
 
-def _axes(ax: Axes, instance: Instance, rows: Sequence[Row], first: int, last: int) -> None:
+def _axes(ax: Axes, instance: Instance, rows: Sequence[Lane], first: int, last: int) -> None:
     unit, per_tick = unit_of(last - first, instance.tick)
     step = axis_step(last - first, 10, 1)
     times = range(first + -first % step, last + 1, step)
@@ -174,7 +174,7 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
     """A patch and its name for each kind, and for each further virtual stage of a stage, that ``schedule`` has."""
     from matplotlib.patches import Patch
 
-    for kind in kinds_of(rows_of(schedule)):
+    for kind in kinds_of(lanes_of(schedule)):
         yield Patch(facecolor=COLOURS[kind]), _Look(kind, 0).name
     yield Patch(facecolor="#ededed", edgecolor="#bbbbbb", linewidth=0.5), "idle"
     if _is_halved(schedule):
@@ -186,7 +186,7 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
 
 
 def _is_halved(schedule: Schedule) -> bool:
-    return any(seconds_of(schedule.instance, row) for row in rows_of(schedule))
+    return any(seconds_of(schedule.instance, row) for row in lanes_of(schedule))
 
 
 def _columns(names: Sequence[str], width_inches: float) -> int:
@@ -227,7 +227,7 @@ def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_i
     columns = _columns([name for _, name in entries], width_inches)
     below = 0.5 + _LEGEND_INCHES_A_LINE * -(-len(entries) // columns)
     row = _ROW_HEIGHT * (_HALVED if _is_halved(schedule) else 1)
-    height = len(rows_of(schedule)) * row + below + 0.1
+    height = len(lanes_of(schedule)) * row + below + 0.1
     figure = Figure(figsize=(width_inches, height), dpi=200)
     box = (
         _LEFT_INCHES / width_inches,

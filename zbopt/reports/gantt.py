@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from rich.text import Text
 
-from zbopt.analysis.lanes import kinds_of, rows_of
+from zbopt.analysis.lanes import kinds_of, lanes_of
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, SIGNS, text_colour
@@ -31,7 +31,7 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
         coloured: Whether the terminal shows colours; without, ops are set apart by their letters alone.
         window: First and last tick to draw; ``None``: from the first start to the last end.
     """
-    labels = [row.label for row in rows_of(schedule)]
+    labels = [row.label for row in lanes_of(schedule)]
     count, margin = len(labels), max(map(len, labels)) + 1
     grid = grid_of(schedule, max(width - margin - 1, 10), window=window)
     for number, (label, row) in enumerate(zip(labels, grid.rows, strict=True)):
@@ -93,7 +93,7 @@ def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
 
 def _legend(schedule: Schedule, grid: Grid, width: int, *, coloured: bool) -> Iterator[Text]:
     line = Text()
-    for kind in kinds_of(rows_of(schedule)):
+    for kind in kinds_of(lanes_of(schedule)):
         if line and len(line) + len(f" {SIGNS[kind]} {NAMES[kind]}") > width:
             yield line
             line = Text()

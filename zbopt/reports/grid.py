@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zbopt.analysis.lanes import Row, extent, rows_of, seconds_of
+from zbopt.analysis.lanes import Lane, extent, lanes_of, seconds_of
 from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Event, Schedule
 
@@ -57,7 +57,7 @@ def grid_of(
         columns_a_tick: Most columns that one tick gets where there is room.
         window: First and last tick of the chart; ``None``: from the first start to the last end.
     """
-    rows = rows_of(schedule)
+    rows = lanes_of(schedule)
     origin, end = window or extent(schedule)
     ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
@@ -65,7 +65,7 @@ def grid_of(
     return Grid(columns, origin, ticks, tuple(row.label for row in rows), tuple(runs))
 
 
-def _runs(row: Row, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:
+def _runs(row: Lane, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:
     drawn_with_another = {id(second) for second in seconds.values()}
     shown = _majority([e for e in row.events if id(e) not in drawn_with_another], origin, ticks, columns)
     starts = [c for c in range(columns) if c == 0 or shown[c] is not shown[c - 1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from zbopt.analysis.lanes import kinds_of, rows_of
+from zbopt.analysis.lanes import kinds_of, lanes_of
 from zbopt.analysis.metrics import figures
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.portfolio.result import Result
@@ -24,7 +24,7 @@ def gantt_svg(schedule: Schedule) -> str:
     """The chart of ``schedule`` as one ``<svg>`` element, 960 units wide: a row a stage and link, a colour a kind."""
     grid = grid_of(schedule, _MOST_COLUMNS, columns_a_tick=_MOST_COLUMNS)
     below = len(grid.rows) * (_ROW + _GAP)
-    legend = list(_legend_places(kinds_of(rows_of(schedule))))
+    legend = list(_legend_places(kinds_of(lanes_of(schedule))))
     height = below + 36 + _LEGEND_LINE * max((line + 1 for _, _, line in legend), default=1)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="100%" '

@@ -13,7 +13,7 @@ from importlib.resources import files
 from string import Template
 
 from zbopt.analysis.idle import Avoidable, Explanation, explain
-from zbopt.analysis.lanes import extent, kinds_of, rows_of
+from zbopt.analysis.lanes import extent, kinds_of, lanes_of
 from zbopt.analysis.metrics import Figures, figures
 from zbopt.costs.times import tick_name, tick_ns, unit_of
 from zbopt.problem.bound import Bound
@@ -79,7 +79,7 @@ def _title(entries: Sequence[Entry]) -> str:
 
 
 def _legend(schedules: Sequence[Schedule]) -> Iterator[str]:
-    used = {kind for schedule in schedules for kind in kinds_of(rows_of(schedule))}
+    used = {kind for schedule in schedules for kind in kinds_of(lanes_of(schedule))}
     for number, kind in enumerate(COLOURS):
         if kind in used:
             sign = "" if SIGNS[kind] == kind.value else f" ({escape(SIGNS[kind])})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from zbopt.graph import Key, TaskGraph, Use, expand
-from zbopt.graph.memory import ways, with_drops, with_ways
+from zbopt.graph.memory import policies, with_drops, with_policies
 from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.timing.arcs import Arcs, DeadlockError, running
@@ -23,8 +23,8 @@ __all__ = [
     "objective_value",
     "orders_of_steps",
     "running",
-    "schedule_in_order",
     "schedule_of",
+    "schedule_of_orders",
     "stage_orders",
     "starts_of",
     "within_cap",
@@ -200,7 +200,7 @@ def best_starts(graph: TaskGraph, orders: Sequence[Sequence[int]], links: LinkOr
     return earliest_starts(graph, orders, links=links)
 
 
-def schedule_in_order(
+def schedule_of_orders(
     instance: Instance, rows: Sequence[Sequence[tuple[Kind, int, int]]], provenance: Provenance
 ) -> Schedule:
     """The schedule that runs an order at the earliest starts, each stage's O last.
@@ -214,7 +214,7 @@ def schedule_in_order(
     Raises:
         DeadlockError: The order contradicts the precedences.
     """
-    graph = expand(with_ways(instance, {v: ways(instance, v)[0] for v in range(instance.virtual_stages)}))
+    graph = expand(with_policies(instance, {v: policies(instance, v)[0] for v in range(instance.virtual_stages)}))
     orders = orders_of_steps(graph, [with_drops(instance, row) for row in rows])
     schedule = schedule_of(graph, best_starts(graph, orders), provenance)
     return schedule.model_copy(update={"instance": instance})

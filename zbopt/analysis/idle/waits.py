@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, pairwise
 from operator import attrgetter
 
-from zbopt.analysis.lanes import extent, receiver_of, rows_of
+from zbopt.analysis.lanes import extent, lanes_of, receiver_of
 from zbopt.problem.instance import COMPUTE, Barrier, Communication, Kind
 from zbopt.problem.schedule import Event, Schedule
 
@@ -35,7 +35,7 @@ class Waits:
         self.gradients = [e for row in self.rows for e in row if e.kind in (Kind.W, Kind.BW)]
         self.held = self._held_compute()
         self._just_before: dict[int, list[tuple[int, Event]]] = defaultdict(list)
-        beside = [row.events for row in rows_of(schedule) if row.beside is not None]
+        beside = [row.events for row in lanes_of(schedule) if row.beside is not None]
         together = [sorted((*row, *held), key=_start) for row, held in zip(self.rows, self.held, strict=True) if held]
         for one, other in chain.from_iterable(map(pairwise, (*beside, *together))):
             self._follow(one, other)

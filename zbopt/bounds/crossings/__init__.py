@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from zbopt.bounds.crossings.front import Front
-from zbopt.bounds.crossings.orders import Row, orders
+from zbopt.bounds.crossings.orders import StageOrder, orders
 from zbopt.bounds.crossings.pipe import pipe_of
 from zbopt.bounds.residency import of_stage
 from zbopt.bounds.stage import Slices, slots
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance
 
-__all__ = ["Crossings", "Row"]
+__all__ = ["Crossings", "StageOrder"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Crossings:
             rest -= rounds * most
         return Bound(value + front.least(rest), "bound:crossings")
 
-    def orders(self, microbatches: int) -> dict[int, Row] | None:
+    def orders(self, microbatches: int) -> dict[int, StageOrder] | None:
         """F and B of a best step of so many microbatches, by stage; ``None``: too few layers."""
         if microbatches > len(self.front.layers) and self.front.repeats is None:
             return None

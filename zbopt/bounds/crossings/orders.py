@@ -6,14 +6,14 @@ from zbopt.bounds.crossings.front import Front
 from zbopt.bounds.crossings.moves import State
 from zbopt.problem.instance import Kind
 
-Row = list[tuple[Kind, int]]
+StageOrder = list[tuple[Kind, int]]
 """(kind, microbatch) in order."""
 
 
-def orders(front: Front, microbatches: int) -> dict[int, Row]:
+def orders(front: Front, microbatches: int) -> dict[int, StageOrder]:
     """By stage, the F and B of a best step of so many microbatches; nothing of the first kept stage."""
     stages = len(front.pipe.forward)
-    rows: list[Row] = [[] for _ in range(stages)]
+    rows: list[StageOrder] = [[] for _ in range(stages)]
     place: dict[int, int] = {}
     for microbatch, (raw, settled) in enumerate(front.path(microbatches)):
         _rise(rows, place, raw, microbatch)
@@ -27,7 +27,7 @@ def orders(front: Front, microbatches: int) -> dict[int, Row]:
     return {front.pipe.first + s: row for s, row in enumerate(rows) if s}
 
 
-def _rise(rows: list[Row], place: dict[int, int], state: State, last: int) -> None:
+def _rise(rows: list[StageOrder], place: dict[int, int], state: State, last: int) -> None:
     """Put in the B that run between ``place`` and ``state``, whose last rising microbatch is ``last``."""
     first = last + 1 - len(state.rising)
     for microbatch, stage in list(place.items()):

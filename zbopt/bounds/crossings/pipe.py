@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import lcm
 
 from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, room_beside_forward, slots
-from zbopt.graph.memory import Way, least_left, ways
+from zbopt.graph.memory import ActivationPolicy, least_left, policies
 from zbopt.problem.instance import Instance, Objective
 
 _MOST_WAITING = 3
@@ -97,5 +97,5 @@ def _applies(instance: Instance) -> bool:
         and not instance.may_fuse
         and instance.backward_ticks is not None
         and None not in instance.backward_ticks
-        and all(ways(instance, v) == (Way.KEEP,) for v in range(instance.virtual_stages))
+        and all(policies(instance, v) == (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages))
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, room_beside_forward
-from zbopt.graph.memory import Way, least_left, ways
+from zbopt.graph.memory import ActivationPolicy, least_left, policies
 from zbopt.problem.instance import Instance, Objective
 
 Integers = NDArray[np.int64]
@@ -101,7 +101,7 @@ def applies(instance: Instance) -> bool:
         and not instance.may_fuse
         and instance.backward_ticks is not None
         and None not in instance.backward_ticks
-        and all(ways(instance, v) == (Way.KEEP,) for v in range(instance.virtual_stages))
+        and all(policies(instance, v) == (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages))
     )
 
 

@@ -8,13 +8,13 @@ from fractions import Fraction
 
 from zbopt.analysis.metrics import figures
 from zbopt.graph import Key, Precedence, TaskGraph, expand
-from zbopt.graph.memory import Way, ways, with_drops, with_ways
+from zbopt.graph.memory import ActivationPolicy, policies, with_drops, with_policies
 from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.problem.schedule import Provenance, Schedule, versions
 from zbopt.timing import best_starts, orders_of_steps, running, schedule_of, within_cap
 from zbopt.timing.iterations import all_iterations, one_iteration
 
-Step = tuple[Kind, int, int]
+OrderedOp = tuple[Kind, int, int]
 """One op of an order: kind, virtual stage, microbatch."""
 
 
@@ -73,33 +73,33 @@ def require_split(name: str, instance: Instance) -> None:
 
 def require_kept_activations(name: str, instance: Instance) -> None:
     """Raise ``NotApplicableError`` where an activation is or may be dropped before its backward."""
-    if any(ways(instance, v) != (Way.KEEP,) for v in range(instance.virtual_stages)):
+    if any(policies(instance, v) != (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages)):
         raise NotApplicableError(
             f"{name}: it keeps activations until their backward, and recompute or offload is not never; take list"
         )
 
 
-def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
     """The whole backward of a microbatch in one piece: BW where the instance has one, else B and W back to back."""
     if instance.ticks_of(virtual_stage, microbatch).fused is not None:
         return [(Kind.BW, virtual_stage, microbatch)]
     return split_steps(instance, virtual_stage, microbatch)
 
 
-def split_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+def split_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
     """B and W of a microbatch back to back."""
     return [*_input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
 
 
-def _input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[Step]:
+def _input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
     """The B of a microbatch; nothing where the virtual stage has none."""
     ticks = instance.ticks_of(virtual_stage, microbatch)
     has_none = ticks.weight is not None and ticks.backward is None
     return [] if has_none else [(Kind.B, virtual_stage, microbatch)]
 
 
-def schedule_in_order(
-    name: str, instance: Instance, orders: Sequence[Iterable[Step]], *, gradient_after_weight: bool = False
+def fitted_schedule(
+    name: str, instance: Instance, orders: Sequence[Iterable[OrderedOp]], *, gradient_after_weight: bool = False
 ) -> Schedule:
     """The schedule that runs ``orders`` at the best times for the instance's objective, each stage's O last.
 
@@ -115,25 +115,27 @@ def schedule_in_order(
         DeadlockError: The orders contradict the precedences.
     """
     if instance.objective is Objective.PERIOD:
-        one = schedule_in_order(name, one_iteration(instance), orders, gradient_after_weight=gradient_after_weight)
+        one = fitted_schedule(name, one_iteration(instance), orders, gradient_after_weight=gradient_after_weight)
         return checked(name, all_iterations(one, instance))
     rows = [list(order) for order in orders]
-    way_of = {v: ways(instance, v)[0] for v in range(instance.virtual_stages)}
+    policy_of = {v: policies(instance, v)[0] for v in range(instance.virtual_stages)}
     while True:
         try:
-            return _in_order(name, instance, rows, way_of, gradient_after_weight=gradient_after_weight)
+            return _in_order(name, instance, rows, policy_of, gradient_after_weight=gradient_after_weight)
         except CannotFitError as fault:
-            further = dict(way for stage in fault.above for way in _further(instance, stage, way_of))
+            further = dict(way for stage in fault.above for way in _further(instance, stage, policy_of))
             if not further:
                 raise
-            way_of |= further
+            policy_of |= further
 
 
-def _further(instance: Instance, stage: int, way_of: Mapping[int, Way]) -> Iterator[tuple[int, Way]]:
+def _further(
+    instance: Instance, stage: int, policy_of: Mapping[int, ActivationPolicy]
+) -> Iterator[tuple[int, ActivationPolicy]]:
     """The next way of the activations of each virtual stage of ``stage`` that has one left."""
     for v in instance.virtual_stages_of(stage):
-        allowed = ways(instance, v)
-        place = allowed.index(way_of[v]) + 1
+        allowed = policies(instance, v)
+        place = allowed.index(policy_of[v]) + 1
         if place < len(allowed):
             yield v, allowed[place]
 
@@ -141,14 +143,14 @@ def _further(instance: Instance, stage: int, way_of: Mapping[int, Way]) -> Itera
 def _in_order(
     name: str,
     instance: Instance,
-    rows: Sequence[Sequence[Step]],
-    way_of: Mapping[int, Way],
+    rows: Sequence[Sequence[OrderedOp]],
+    policy_of: Mapping[int, ActivationPolicy],
     *,
     gradient_after_weight: bool,
 ) -> Schedule:
     """The same, where all activations of a virtual stage without an R in ``rows`` go one way."""
-    graph = expand(with_ways(instance, way_of))
-    orders = orders_of_steps(graph, [with_drops(instance, row, way_of) for row in rows])
+    graph = expand(with_policies(instance, policy_of))
+    orders = orders_of_steps(graph, [with_drops(instance, row, policy_of) for row in rows])
     timed = within_cap(graph, orders, set(running(graph, orders)))
     timed = _with_held_gradients(timed) if gradient_after_weight else timed
     schedule = schedule_of(graph, best_starts(timed, orders), provenance_of(name))

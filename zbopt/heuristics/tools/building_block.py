@@ -18,12 +18,12 @@ from zbopt.graph.memory import static_memory, whole_memory
 from zbopt.heuristics.tools.build import (
     CannotFitError,
     NotApplicableError,
-    Step,
+    OrderedOp,
     backward_steps,
+    fitted_schedule,
     require_kept_activations,
     require_one_route,
     require_only_ops,
-    schedule_in_order,
 )
 from zbopt.heuristics.tools.pack import Packing, Starts, packed_order
 from zbopt.heuristics.tools.patience import OutOfTimeError, check
@@ -81,7 +81,7 @@ def family(
     whole: int,
     *,
     in_one_piece: bool = False,
-    published: Sequence[Sequence[Step]] | None = None,
+    published: Sequence[Sequence[OrderedOp]] | None = None,
 ) -> Schedule:
     """The best of ``blocks`` that need at most ``whole`` microbatches of memory, packed from both ends.
 
@@ -113,7 +113,7 @@ def family(
         raise NotApplicableError(f"{name}: its blocks hold more than {whole} microbatches at these times; take v-auto")
     packing, starts = min(found, key=lambda one: one[0].value(one[1]))
     rows = [list(_as_given(instance, row)) for row in packing.steps(starts)]
-    return schedule_in_order(name, instance, rows, gradient_after_weight=in_one_piece)
+    return fitted_schedule(name, instance, rows, gradient_after_weight=in_one_piece)
 
 
 def memory_of(instance: Instance, whole: int) -> list[Fraction]:
@@ -122,7 +122,7 @@ def memory_of(instance: Instance, whole: int) -> list[Fraction]:
     return [static_memory(instance, s) + kept * _one_microbatch(instance, s) for s in range(instance.stages)]
 
 
-def packed_steps(instance: Instance, rows: Sequence[Sequence[Step]]) -> Packed:
+def packed_steps(instance: Instance, rows: Sequence[Sequence[OrderedOp]]) -> Packed:
     """An order of the ops of each stage that fits the cap, packed from both ends."""
     graph = expand(instance)
     return packed_order(graph, [[graph.index[Key(*step)] for step in row] for row in rows], ROUNDS)
@@ -178,7 +178,7 @@ def _fused(instance: Instance) -> Instance:
     return instance.model_copy(update={"fused_backward_ticks": ticks, "backward_ticks": None, "weight_ticks": None})
 
 
-def _as_given(instance: Instance, row: Iterable[Step]) -> Iterator[Step]:
+def _as_given(instance: Instance, row: Iterable[OrderedOp]) -> Iterator[OrderedOp]:
     """``row`` with each BW that the instance does not have as B and W."""
     for kind, virtual_stage, microbatch in row:
         if kind is Kind.BW:

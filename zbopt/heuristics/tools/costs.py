@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 
-from zbopt.graph.memory import Way, added_by_b, dropped_by, left, memory_scale, static_memory, ways, whole_memory
+from zbopt.graph.memory import (
+    ActivationPolicy,
+    added_by_b,
+    dropped_by,
+    left,
+    memory_scale,
+    policies,
+    static_memory,
+    whole_memory,
+)
 from zbopt.heuristics.tools.build import CannotFitError
 from zbopt.problem.instance import Instance, Kind
 
@@ -41,12 +50,15 @@ class Costs:
         shares = zip(instance.activation, instance.weight_share, added, strict=True)
         self.held = [int((a * share + more) * scale) for a, share, more in shares]
         self.way = [
-            dropped_by(instance, v) if not keep or Way.KEEP not in ways(instance, v) else Way.KEEP for v in count
+            dropped_by(instance, v)
+            if not keep or ActivationPolicy.KEEP not in policies(instance, v)
+            else ActivationPolicy.KEEP
+            for v in count
         ]
         gone = [instance.activation[v] - left(instance, v, self.way[v]) for v in count]
         self.left = [int((whole_memory(instance, v) - gone[v]) * scale) for v in count]
         self.added = [int(amount * scale) for amount in added]
-        self.must_drop = [Way.KEEP not in ways(instance, v) for v in count]
+        self.must_drop = [ActivationPolicy.KEEP not in policies(instance, v) for v in count]
         self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
         self.routes_on = [self._by_route(row) for row in self.on_stage]
         self.whole = [max(sum(self.left[v] for v in way) for way in routes) for routes in self.routes_on]

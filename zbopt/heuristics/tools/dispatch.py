@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from zbopt.graph.memory import Way
-from zbopt.heuristics.tools.build import Step
+from zbopt.graph.memory import ActivationPolicy
+from zbopt.heuristics.tools.build import OrderedOp
 from zbopt.heuristics.tools.costs import Costs
 from zbopt.heuristics.tools.patience import check
 from zbopt.heuristics.tools.rule import Rule
@@ -35,7 +35,7 @@ class Dispatched:
         idle: By stage, ticks between its first start and its last end in which it does nothing.
     """
 
-    orders: list[list[Step]]
+    orders: list[list[OrderedOp]]
     times: list[list[tuple[int, int]]]
     value: int
     idle: tuple[int, ...]
@@ -98,7 +98,7 @@ class _Simulation:
         self.may_idle = rule.may_idle or (0,) * stages
         self.idle_left = None if most is None else [most - load for load in costs.loads(rule.sequence, rule.fuse)]
         self.is_above = False
-        self.rows: list[list[Step]] = [[] for _ in range(stages)]
+        self.rows: list[list[OrderedOp]] = [[] for _ in range(stages)]
         self.times: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
         self.first_start: list[int | None] = [None] * stages
         self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
@@ -322,7 +322,7 @@ class _Simulation:
             waits = self._weight_waits(stage)
             assert waits is not None, "what no W holds leaves the reserve alone"
             now = self._run_weight(stage, waits, now)
-        if self.costs.way[v] is Way.RECOMPUTE:
+        if self.costs.way[v] is ActivationPolicy.RECOMPUTE:
             microbatch = self.sequence[v][self.backwards[v]]
             ticks = self.costs.ticks(v, microbatch).recompute
             assert ticks is not None, "what is recomputed has a time for it"
@@ -352,7 +352,7 @@ class _Simulation:
         step = self.backward_kind[v], v, self.sequence[v][place]
         return self._run(stage, step, now, self.backward_ticks[v][place])
 
-    def _run(self, stage: int, step: Step, now: int, ticks: int) -> int:
+    def _run(self, stage: int, step: OrderedOp, now: int, ticks: int) -> int:
         """Run an op; its end."""
         if self.first_start[stage] is None:
             self.first_start[stage] = now

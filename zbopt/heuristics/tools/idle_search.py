@@ -16,7 +16,7 @@ from itertools import chain, count, islice
 from random import Random
 from typing import Literal
 
-from zbopt.heuristics.tools.build import Step
+from zbopt.heuristics.tools.build import OrderedOp
 from zbopt.heuristics.tools.costs import Costs
 from zbopt.heuristics.tools.dispatch import Dispatched, dispatch, dispatch_within
 from zbopt.heuristics.tools.patience import OutOfTimeError, is_best
@@ -41,7 +41,7 @@ _Known = tuple[Rule, Dispatched]
 """A rule and what it gave."""
 
 
-def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[Step]]:
+def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[OrderedOp]]:
     """The orders of the best run until out of time or after ``most_ops`` simulated ops.
 
     Args:
@@ -67,7 +67,7 @@ def idle_search(name: str, instance: Instance, most_ops: int) -> list[list[Step]
     return search.best.orders
 
 
-def longer_idle_search(name: str, instance: Instance, seed: int) -> Iterator[list[list[Step]] | None]:
+def longer_idle_search(name: str, instance: Instance, seed: int) -> Iterator[list[list[OrderedOp]] | None]:
     """After each run its orders, if they are the best so far, else ``None``; ends where nothing can be better.
 
     Args:

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from zbopt.graph import TaskGraph, expand
-from zbopt.graph.memory import Way, ways
+from zbopt.graph.memory import ActivationPolicy, policies
 from zbopt.graph.model import Key
-from zbopt.heuristics.tools.build import NotApplicableError, Step, checked, provenance_of, schedule_in_order
+from zbopt.heuristics.tools.build import NotApplicableError, OrderedOp, checked, fitted_schedule, provenance_of
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 from zbopt.timing import best_starts, orders_of_steps, schedule_of
 
-Pair = tuple[Step, Step]
+Pair = tuple[OrderedOp, OrderedOp]
 """An F and a BW for one op."""
 
 
-def overlapped_in_order(name: str, instance: Instance, rows: Sequence[Iterable[Step | Pair]]) -> Schedule:
+def overlapped_in_order(name: str, instance: Instance, rows: Sequence[Iterable[OrderedOp | Pair]]) -> Schedule:
     """The schedule that runs ``rows`` at the best times; a pair is an F and then a BW where ops do not overlap.
 
     Args:
@@ -31,8 +31,8 @@ def overlapped_in_order(name: str, instance: Instance, rows: Sequence[Iterable[S
         DeadlockError: The orders contradict the precedences.
     """
     if instance.overlapped_ticks is None:
-        return schedule_in_order(name, instance, [list(_steps(row)) for row in rows])
-    if any(ways(instance, v) != (Way.KEEP,) for v in range(instance.virtual_stages)):
+        return fitted_schedule(name, instance, [list(_steps(row)) for row in rows])
+    if any(policies(instance, v) != (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages)):
         raise NotApplicableError(f"{name}: activations are dropped and ops overlap; leave one of the two out")
     graph = expand(instance)
     pairs, alone = _pairs(graph, rows)
@@ -42,7 +42,7 @@ def overlapped_in_order(name: str, instance: Instance, rows: Sequence[Iterable[S
     return checked(name, schedule_of(merged, both, provenance_of(name)))
 
 
-def _steps(row: Iterable[Step | Pair]) -> Iterable[Step]:
+def _steps(row: Iterable[OrderedOp | Pair]) -> Iterable[OrderedOp]:
     for entry in row:
         if isinstance(entry[0], tuple):
             yield from entry
@@ -50,10 +50,12 @@ def _steps(row: Iterable[Step | Pair]) -> Iterable[Step]:
             yield entry
 
 
-def _pairs(graph: TaskGraph, rows: Sequence[Iterable[Step | Pair]]) -> tuple[dict[int, int], list[list[Step]]]:
+def _pairs(
+    graph: TaskGraph, rows: Sequence[Iterable[OrderedOp | Pair]]
+) -> tuple[dict[int, int], list[list[OrderedOp]]]:
     """The BW task of each F task that it runs with, and the rows without those BW."""
     pairs: dict[int, int] = {}
-    alone: list[list[Step]] = [[] for _ in rows]
+    alone: list[list[OrderedOp]] = [[] for _ in rows]
     times = graph.instance.overlapped_ticks
     for stage, row in enumerate(rows):
         for entry in row:
@@ -86,10 +88,10 @@ def _merged(graph: TaskGraph, pairs: dict[int, int]) -> TaskGraph:
     )
 
 
-def gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> tuple[list[Step], list[Step]]:
+def gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> tuple[list[OrderedOp], list[OrderedOp]]:
     """The backward of a microbatch: what hands on its gradient, and what may come later (W, or nothing after a BW)."""
     ticks = instance.ticks_of(virtual_stage, microbatch)
-    weight: list[Step] = [(Kind.W, virtual_stage, microbatch)]
+    weight: list[OrderedOp] = [(Kind.W, virtual_stage, microbatch)]
     if ticks.weight is None:
         return [(Kind.BW, virtual_stage, microbatch)], []
     return ([(Kind.B, virtual_stage, microbatch)], weight) if ticks.backward is not None else (weight, [])

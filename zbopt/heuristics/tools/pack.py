@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zbopt.graph import TaskGraph
-from zbopt.heuristics.tools.build import Step
+from zbopt.heuristics.tools.build import OrderedOp
 from zbopt.heuristics.tools.patience import check, is_over
 from zbopt.problem.instance import Objective
 from zbopt.timing import earliest_starts
@@ -106,9 +106,9 @@ class Packing:
                 offsets[self.ahead.stage[i]] = heads[i]
         return offsets
 
-    def steps(self, starts: Mapping[int, int]) -> list[list[Step]]:
+    def steps(self, starts: Mapping[int, int]) -> list[list[OrderedOp]]:
         """For each stage, its ops in the order of ``starts``."""
-        rows: list[list[Step]] = [[] for _ in self.caps]
+        rows: list[list[OrderedOp]] = [[] for _ in self.caps]
         for i in sorted(starts, key=lambda i: (starts[i], self.ahead.duration[i], i)):
             task = self.graph.tasks[i]
             assert task.virtual_stage is not None

@@ -13,7 +13,7 @@ Rows = list[list[int]]
 """For each stage its ops, in order."""
 
 
-class Step:
+class StepOps:
     """The ops that run, numbered anew. All lists are by op.
 
     Args:

@@ -8,7 +8,7 @@ from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Engine
 
 
-class Order(BaseModel):
+class SolveRequest(BaseModel):
     """What the parent asks for.
 
     ``starts`` is a valid schedule by task, in ticks, with objective ``value``. Of the ``workers`` the parent itself
@@ -31,7 +31,7 @@ class Order(BaseModel):
     memory_limit_mb: int
 
 
-class Word(BaseModel):
+class ParentMessage(BaseModel):
     """What the parent says while the engine runs: a better schedule, or how many workers it needs from now on."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
