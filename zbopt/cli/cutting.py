@@ -12,7 +12,7 @@ from zbopt.cli.placements import Candidate
 from zbopt.costs.times import tick_name, tick_ns
 from zbopt.problem.facts import Axis, Cut, Facts, Unit, facts_by_field, fields_in_use
 from zbopt.problem.instance import Instance
-from zbopt.problem.routes import TIMES
+from zbopt.problem.routes import TIMES, MicrobatchTimes
 
 
 @dataclass(slots=True)
@@ -36,11 +36,19 @@ class _Slicing:
         """Return a time, or lists of them, in new ticks, divided by ``slices`` and rounded up."""
         if isinstance(given, tuple):
             return tuple(self.ticks(one, slices) for one in given)
+        if isinstance(given, MicrobatchTimes):
+            return self.times_of_some(given)
         if given is None:
             return None
         exact = Fraction(given * self.finer, slices)
         self.added = max(self.added, ceil(exact) - exact)
         return ceil(exact)
+
+    def times_of_some(self, group: MicrobatchTimes) -> dict[str, Any]:
+        """Return the times of single microbatches after the cut, each cut as the instance's own field is."""
+        own = {name: given for name in TIMES if (given := getattr(group, name)) is not None}
+        facts = dict(facts_by_field(Instance))
+        return {"microbatches": group.microbatches} | {name: self.value(facts[name], own[name]) for name in own}
 
     def rate(self, given: Any) -> Any:
         """Return an amount a tick, or lists of them, for new ticks."""
@@ -68,19 +76,11 @@ class _Slicing:
 
     def fields(self) -> Iterator[tuple[str, Any]]:
         """Yield the fields after the cut."""
-        facts_of_field = dict(facts_by_field(Instance))
         yield "stage_of", self.candidate.stage_of
-        for name, facts in facts_of_field.items():
+        for name, facts in facts_by_field(Instance):
             given = getattr(self.instance, name)
-            if facts.cut not in (Cut.REFUSED, Cut.PLACEMENT) and not facts.is_label and given is not None:
+            if facts.cut is not Cut.REFUSED and given is not None:
                 yield name, self.value(facts, given)
-        if self.instance.microbatch_times is not None:
-            groups = []
-            for group in self.instance.microbatch_times:
-                own = {name: given for name in TIMES if (given := getattr(group, name)) is not None}
-                cut = {name: self.value(facts_of_field[name], given) for name, given in own.items()}
-                groups.append({"microbatches": group.microbatches} | cut)
-            yield "microbatch_times", groups
 
 
 def cut_fields(instance: Instance, candidate: Candidate, finer: int) -> Mapping[str, Any]:

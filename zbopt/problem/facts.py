@@ -42,15 +42,14 @@ class Cut(StrEnum):
     """Say what becomes of a field where the part of a stage is cut into slices, its virtual stages.
 
     ``REFUSED``: such an instance cannot be cut. ``KEPT``: each slice has its part's value. ``DIVIDED``: each slice has
-    its share of its part's value. ``GATHERED``: a stage has the shares of all its slices together. ``PLACEMENT``: the
-    field says where slices are or what a tick is, and the cut itself computes it.
+    its share of its part's value. ``GATHERED``: a stage has the shares of all its slices together. The placement itself
+    and labels are no matter of these: the cut sets them.
     """
 
     REFUSED = "refused"
     KEPT = "kept"
     DIVIDED = "divided"
     GATHERED = "gathered"
-    PLACEMENT = "placement"
 
 
 class Program(StrEnum):

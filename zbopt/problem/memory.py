@@ -22,7 +22,7 @@ def _never_drops(_: Any, modes: tuple[Drop, ...]) -> bool:
 
 
 def _is_own_link(_: Any, host_link: tuple[int, ...]) -> bool:
-    return len(set(host_link)) == len(host_link)
+    return host_link == tuple(range(len(host_link)))
 
 
 def _forward_where_recomputed(given: Mapping[str, Any]) -> Any:
@@ -146,7 +146,6 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
             is_label=True,
             flag=Flag(
                 "--memory-unit",

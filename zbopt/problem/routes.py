@@ -215,14 +215,14 @@ def filled_times(group: Any, data: dict[str, Any], virtual_stages: int) -> Any:
 class RouteFields(SizeFields):
     """Declare the fields that tell microbatches apart: the virtual stages that they pass, and times of their own."""
 
-    routes: Annotated[tuple[Route, ...] | None, Facts(Axis.NONE, Unit.NONE, cut=Cut.PLACEMENT)] = Field(
+    routes: Annotated[tuple[Route, ...] | None, Facts(Axis.NONE, Unit.NONE)] = Field(
         None,
         exclude_if=is_none,
         description="Where microbatches pass different virtual stages (two directions, each with replicas of its own): "
         "each virtual stage is on one route. null: all pass all virtual stages.",
     )
     microbatch_times: Annotated[
-        tuple[MicrobatchTimes, ...] | None, Facts(Axis.NONE, Unit.TICKS, cut=Cut.PLACEMENT, scales=True)
+        tuple[MicrobatchTimes, ...] | None, Facts(Axis.NONE, Unit.TICKS, cut=Cut.DIVIDED, scales=True)
     ] = Field(
         None,
         exclude_if=is_none,

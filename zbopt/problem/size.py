@@ -20,10 +20,10 @@ class SizeFields(BaseModel):
 
     model_config = ConfigDict(defer_build=True)  # nothing validates by it: the instance does, and it is costly to build
 
-    schema_version: Annotated[Literal["zbopt.instance/1"], Facts(Axis.NONE, Unit.NONE, cut=Cut.KEPT, is_label=True)] = (
-        Field("zbopt.instance/1", alias="schema")
+    schema_version: Annotated[Literal["zbopt.instance/1"], Facts(Axis.NONE, Unit.NONE)] = Field(
+        "zbopt.instance/1", alias="schema"
     )
-    name: Annotated[str | None, Facts(Axis.NONE, Unit.NONE, cut=Cut.KEPT, is_label=True)] = Field(
+    name: Annotated[str | None, Facts(Axis.NONE, Unit.NONE, is_label=True)] = Field(
         None, description="Where the problem comes from; no meaning to the solver."
     )
     stages: Annotated[
@@ -51,19 +51,18 @@ class SizeFields(BaseModel):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.NONE,
-            cut=Cut.PLACEMENT,
             one_for_all=False,
             stated_by=ALL_PROGRAMS,
             is_absent=_is_linear,
             filled=lambda given: tuple(range(given["stages"])),
         ),
     ] = Field(description="Stage of each virtual stage, in forward order; default linear.")
-    tick: Annotated[str, Facts(Axis.NONE, Unit.NONE, cut=Cut.PLACEMENT, is_label=True)] = Field(
+    tick: Annotated[str, Facts(Axis.NONE, Unit.NONE, is_label=True)] = Field(
         "unit",
         pattern=r"^(unit|[1-9]\d*(s|ms|us|ns))$",
         description="What one tick is: 'unit', or a duration such as '1us'.",
     )
-    rounding_ticks: Annotated[Amount, Facts(Axis.NONE, Unit.TICKS, cut=Cut.PLACEMENT, is_label=True)] = Field(
+    rounding_ticks: Annotated[Amount, Facts(Axis.NONE, Unit.TICKS, is_label=True)] = Field(
         Fraction(0), lt=1, description="Most that rounding up to ticks added to any given time, in ticks."
     )
 
