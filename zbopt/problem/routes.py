@@ -1,4 +1,4 @@
-"""Which virtual stages each microbatch passes, and microbatches whose ops take times of their own."""
+"""Routes of microbatches over virtual stages, and microbatches whose ops take times of their own."""
 
 from __future__ import annotations
 

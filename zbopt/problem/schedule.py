@@ -20,7 +20,7 @@ from zbopt.problem.instance import COMPUTE, Instance, Kind, first_error, read_do
 
 
 class Status(StrEnum):
-    """What is known of a value."""
+    """Name what is known of a value."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -29,7 +29,7 @@ class Status(StrEnum):
 
 
 class Engine(StrEnum):
-    """What searches between the heuristics' value and the bound: CP-SAT, or the published integer program."""
+    """Name what searches between the heuristics' value and the bound: CP-SAT, or the published integer program."""
 
     CP_SAT = "cp-sat"
     MILP = "milp"
@@ -85,7 +85,7 @@ class Provenance(BaseModel):
 
 
 class Schedule(BaseModel):
-    """An instance, its events, and their provenance."""
+    """Hold an instance, its events, and their provenance."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
@@ -99,7 +99,7 @@ class Schedule(BaseModel):
         return self._rows(COMPUTE)
 
     def holders_by_stage(self) -> tuple[tuple[Event, ...], ...]:
-        """All events that take or give back memory of each stage, in order of start: its ops, OUT and IN."""
+        """Return all events of each stage that take or free memory, in order of start: its ops, OUT and IN."""
         return self._rows(COMPUTE | {Kind.OUT, Kind.IN})
 
     def _rows(self, kinds: Collection[Kind]) -> tuple[tuple[Event, ...], ...]:
@@ -111,7 +111,7 @@ class Schedule(BaseModel):
 
 
 def second_halves(instance: Instance, row: Iterable[Event]) -> list[Event]:
-    """The BW of a stage that run as one op with an F of the same interval, where the instance allows that."""
+    """Return the BW of a stage that run as one op with an F of the same interval, where the instance allows that."""
     if instance.overlapped_ticks is None:
         return []
     events = list(row)
@@ -131,7 +131,7 @@ def versions() -> dict[str, str]:
 
 
 def schedule_from_document(document: object, where: str) -> Schedule:
-    """A schedule from parsed JSON.
+    """Build a schedule from parsed JSON.
 
     Args:
         document: The parsed file.

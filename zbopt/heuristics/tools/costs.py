@@ -10,9 +10,9 @@ from zbopt.graph.memory import (
     ActivationPolicy,
     added_by_b,
     dropped_by,
-    left,
     memory_scale,
     policies,
+    resident,
     static_memory,
     whole_memory,
 )
@@ -55,7 +55,7 @@ class Costs:
             else ActivationPolicy.KEEP
             for v in count
         ]
-        gone = [instance.activation[v] - left(instance, v, self.way[v]) for v in count]
+        gone = [instance.activation[v] - resident(instance, v, self.way[v]) for v in count]
         self.left = [int((whole_memory(instance, v) - gone[v]) * scale) for v in count]
         self.added = [int(amount * scale) for amount in added]
         self.must_drop = [ActivationPolicy.KEEP not in policies(instance, v) for v in count]
