@@ -55,7 +55,7 @@ class Drop(StrEnum):
 
 
 class Communication(StrEnum):
-    """Name what a transfer between stages is: a lag, an event on a link, or one that also holds compute at both ends."""
+    """Name what a transfer between stages is: a lag, an event on a link, or one that holds both stages' compute too."""
 
     LATENCY = "latency"
     LINK = "link"
