@@ -303,8 +303,19 @@ def cutting_keeps_the_whole(name: str) -> None:
     assert releases[0] == times(2, releases[1])
     if instance.overlapped_ticks is not None:
         assert cut.overlapped_ticks == instance.overlapped_ticks  # half as long, in ticks of half the length
-    if (DECLARED[name].axis, DECLARED[name].unit) == (Axis.NONE, Unit.NONE):
-        assert getattr(cut, name) == getattr(instance, name)
+    before, after = getattr(instance, name), getattr(cut, name)
+    if DECLARED[name].unit in (Unit.NONE, Unit.MEMORY, Unit.SHARE):
+        assert after == values_of_slices(DECLARED[name], before)
+
+
+def values_of_slices(facts: Facts, of_parts: Any) -> Any:
+    """Return what the slices of two parts on stages 0, 1, 1, 0 have of the parts' values."""
+    if facts.cut is Cut.GATHERED:
+        return (sum(of_parts) / 2,) * 2  # each stage has a slice of both parts
+    if facts.axis is Axis.VIRTUAL_STAGE:
+        of_slices = [value for value in of_parts for _ in range(2)]
+        return tuple(value / 2 for value in of_slices) if facts.cut is Cut.DIVIDED else tuple(of_slices)
+    return of_parts
 
 
 def times_of(ticks: int, found: Mapping[Kind, int]) -> dict[Kind, int]:
