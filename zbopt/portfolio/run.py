@@ -62,8 +62,10 @@ def solve(
     deterministic: bool = False,
     engine: Engine | str = Engine.CP_SAT,
     on_progress: Callable[[Progress], None] | None = None,
+    candidates: Mapping[str, Callable[[Instance], Schedule]] | None = None,
+    start: Schedule | None = None,
 ) -> Result:
-    """The best schedule that can be found for ``instance``, and how good it is.
+    """Find the best schedule for ``instance`` that the limits allow, and prove how good it is.
 
     Ctrl-C ends the search and returns what was found.
 
@@ -76,14 +78,30 @@ def solve(
         engine: What searches. ``milp`` is the published integer program as the paper runs it, from the best heuristic's
             schedule on and without any bound but its own: the reference to compare with.
         on_progress: Told each better value or bound, and at least each second what the search does.
+        candidates: Further heuristics by name, tried before zbopt's own, each on the whole instance. One that raises an
+            exception, or returns anything but a valid schedule, is left out; ``Result.notes`` says why.
+        start: A valid schedule of ``instance`` to begin with; the result is never worse. ``None``: there is none.
 
     Raises:
-        ValueError: A limit is out of range, or ``engine`` does not model the instance.
+        ValueError: A limit is out of range, ``engine`` does not model the instance, or ``start`` breaks a rule of it.
     """
     limits = Limits(time_limit_s, workers, seed, deterministic, Engine(engine))
     if limits.engine is Engine.MILP:
         require_modelled(instance)
-    return _Solve(instance, limits, on_progress or (lambda progress: None)).run()
+    solving = _Solve(instance, limits, on_progress or (lambda progress: None), candidates=dict(candidates or {}))
+    return solving.run(None if start is None else _checked(instance, start))
+
+
+def _checked(instance: Instance, start: Schedule) -> Schedule:
+    """Return ``start`` as a schedule of ``instance``, whichever instance it names.
+
+    Raises:
+        ValueError: It breaks a rule of ``instance``; the message gives the first violation.
+    """
+    violations = validate(instance, start).violations
+    if violations:
+        raise ValueError(f"start is not a valid schedule of the instance: {violations[0]}")
+    return start.model_copy(update={"instance": instance})
 
 
 @dataclass
@@ -106,11 +124,15 @@ class _Solve:
     doing: str = ""
     words: SimpleQueue[ParentMessage | None] = field(default_factory=SimpleQueue)
     history: list[Progress] = field(default_factory=list)
+    candidates: Mapping[str, Callable[[Instance], Schedule]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
-    def run(self) -> Result:
+    def run(self, start: Schedule | None = None) -> Result:
         reason = infeasible(self.instance)
         if reason is None:
             try:
+                if start is not None:
+                    self.offer(start)
                 if self.limits.engine is Engine.CP_SAT:
                     self.prove(lower_bound(self.instance))
                 self.try_heuristics()
@@ -195,6 +217,7 @@ class _Solve:
         with limited(self.out_of_patience), bounded(bound.value):
             if short is None and self.ops > _OPS_TO_HURRY:
                 self.hurry()
+            self.try_candidates()
             for name, heuristic in best_first(self.instance) if not self.closed() else ():
                 self.doing = f"heuristic {name}"
                 try:
@@ -211,6 +234,32 @@ class _Solve:
             if self.best is None:  # Nothing repeats in any short step, or time is over: the whole one always has one.
                 self.doing = "heuristic list"
                 self.offer_heuristic("list", HEURISTICS["list"](self.instance))
+
+    def try_candidates(self) -> None:
+        """Try the caller's heuristics. None of their faults ends the solve."""
+        for name, heuristic in self.candidates.items():
+            self.doing = f"heuristic {name}"
+            try:
+                schedule = heuristic(self.instance)
+            except (CannotFitError, NotApplicableError, OutOfTimeError) as reason:
+                log.info("%s: %s", name, reason)
+                continue
+            except Exception as fault:  # whatever the caller's code does, the solve goes on
+                self.remark(f"candidate {name} raised {type(fault).__name__}: {fault}")
+                continue
+            if not isinstance(schedule, Schedule):
+                self.remark(f"candidate {name} returned a {type(schedule).__name__}; it must return a Schedule")
+                continue
+            violations = validate(self.instance, schedule).violations
+            if violations:
+                self.remark(f"candidate {name} returned an invalid schedule: {violations[0]}")
+            else:
+                self.offer_heuristic(name, schedule.model_copy(update={"instance": self.instance}))
+
+    def remark(self, note: str) -> None:
+        """Log what is wrong with a candidate, and keep it for the result."""
+        log.warning(note)
+        self.notes.append(note)
 
     @property
     def is_worth_improving(self) -> bool:
@@ -375,6 +424,7 @@ class _Solve:
             interrupted=self.interrupted,
             fault=self.fault,
             history=tuple(self.history),
+            notes=tuple(self.notes),
         )
 
     def stamped(self, status: Status) -> Schedule | None:
