@@ -100,11 +100,7 @@ class _Delays:
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
-        self.after: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self.before: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for edge in graph.precedences:
-            self.after[edge.before].append((edge.after, edge.lag_ticks))
-            self.before[edge.after].append((edge.before, edge.lag_ticks))
+        self.after, self.before = graph.successors, graph.predecessors
         self.order = self._topological()
         self.heads = self._heads()
         self.tails = self._tails()
