@@ -19,7 +19,7 @@ from zbopt.improve.anneal import _Search, annealed
 from zbopt.improve.improving import improved
 from zbopt.improve.step_ops import Rows, StepOps, Timed
 from zbopt.improve.window import Window
-from zbopt.portfolio import run as portfolio
+from zbopt.portfolio import engine_phase
 from zbopt.portfolio.run import solve
 from zbopt.problem.instance import Drop, Instance
 from zbopt.problem.schedule import Schedule
@@ -250,7 +250,7 @@ def test_rules_are_changed_where_a_v_has_room(monkeypatch: pytest.MonkeyPatch) -
 def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an engine and kernels `solve` goes below its best heuristic, and below what few shakes find."""
     monkeypatch.setattr(improving, "_SHAKES", 3)
-    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     monkeypatch.setattr(improving, "kernels", lambda graph, seed: iter(()))
     result = solve(_instance("v", 2, microbatches=12), time_limit_s=4, deterministic=True)
     assert result.best_heuristic is not None
@@ -263,7 +263,7 @@ def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch
 def test_bug_period_of_several_virtual_stages_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
     """What improves has one iteration; it began from all of them, and `solve` ended with an error."""
     fields = {"iterations": 2, "objective": "period", "barrier": "post_validation", "optimizer_ticks": (5,) * 4}
-    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     instance = Instance.model_validate(_instance("v", 2, microbatches=12).model_dump() | fields)
     result = solve(instance, time_limit_s=10, deterministic=True)
     assert result.fault is None

@@ -14,7 +14,7 @@ from zbopt.heuristics.tools.patience import limited
 from zbopt.improve import improving
 from zbopt.improve.kernel import Kernel
 from zbopt.improve.kernel_search import kernels
-from zbopt.portfolio import run as portfolio
+from zbopt.portfolio import engine_phase
 from zbopt.portfolio.run import solve
 from zbopt.problem.instance import Barrier, Instance, Kind
 from zbopt.problem.schedule import Schedule
@@ -117,7 +117,7 @@ def test_other_placements_are_refused() -> None:
 
 def test_solve_looks_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an engine and without annealing `solve` goes below every heuristic by kernels alone."""
-    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     monkeypatch.setattr(improving, "annealed", lambda *args: iter(()))
     result = solve(uneven(4, 32, 2, "v"), time_limit_s=6, deterministic=True)
     assert result.best_heuristic is not None

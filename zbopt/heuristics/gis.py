@@ -11,8 +11,7 @@ from zbopt.heuristics.interleaved import require_round_robin
 from zbopt.heuristics.tools.build import (
     OrderedOp,
     fitted_schedule,
-    require_kept_activations,
-    require_only_ops,
+    require_plain_step,
     require_split,
 )
 from zbopt.heuristics.tools.building_block import Block, at_unit_times, repeated
@@ -48,8 +47,7 @@ def gis_half(instance: Instance) -> Schedule:
 def _scheduled(name: str, instance: Instance, group: int) -> Schedule:
     require_round_robin(name, instance)
     require_split(name, instance)
-    require_only_ops(name, instance)
-    require_kept_activations(name, instance)
+    require_plain_step(name, instance)
     return fitted_schedule(name, instance, grouped_orders(instance, group))
 
 

@@ -18,8 +18,7 @@ from zbopt.heuristics.tools.build import (
     CannotFitError,
     NotApplicableError,
     fitted_schedule,
-    require_kept_activations,
-    require_only_ops,
+    require_plain_step,
 )
 from zbopt.heuristics.tools.building_block import Block, Packed, TwoWays, memory_of, packed_steps
 from zbopt.heuristics.tools.patience import OutOfTimeError, is_best
@@ -45,8 +44,7 @@ def interleaved_auto(instance: Instance) -> Schedule:
     """
     name = "interleaved-auto"
     require_round_robin(name, instance)
-    require_only_ops(name, instance)
-    require_kept_activations(name, instance)
+    require_plain_step(name, instance)
     packing, starts = best_packed(instance, _candidates(name, instance))
     schedules = [fitted_schedule(name, instance, packing.steps(starts))]
     if not is_best(schedules[0].provenance.value or 0):

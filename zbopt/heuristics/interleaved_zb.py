@@ -14,8 +14,7 @@ from zbopt.heuristics.interleaved import even_groups, order_of, passes, require_
 from zbopt.heuristics.tools.build import (
     OrderedOp,
     fitted_schedule,
-    require_kept_activations,
-    require_only_ops,
+    require_plain_step,
     require_split,
     split_steps,
 )
@@ -48,8 +47,7 @@ def zero_bubble_orders(name: str, instance: Instance) -> list[list[OrderedOp]]:
     """
     require_round_robin(name, instance)
     require_split(name, instance)
-    require_only_ops(name, instance)
-    require_kept_activations(name, instance)
+    require_plain_step(name, instance)
     forwards, backwards = passes(instance, even_groups(instance.stages, instance.microbatches))
     held = min(len(forwards), warmup(instance, 0, forwards) + 1)
     limited = instance.model_copy(

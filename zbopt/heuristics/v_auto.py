@@ -15,8 +15,7 @@ from zbopt.heuristics.tools.build import (
     CannotFitError,
     OrderedOp,
     fitted_schedule,
-    require_kept_activations,
-    require_only_ops,
+    require_plain_step,
 )
 from zbopt.heuristics.tools.building_block import (
     ROUNDS,
@@ -51,8 +50,7 @@ def v_auto(instance: Instance) -> Schedule:
         OutOfTimeError: It was stopped before it had a schedule.
     """
     require_v("v-auto", instance)
-    require_only_ops("v-auto", instance)
-    require_kept_activations("v-auto", instance)
+    require_plain_step("v-auto", instance)
     packing, starts = best_packed(instance, _candidates(instance))
     schedules = [fitted_schedule("v-auto", instance, packing.steps(starts))]
     if _room_beside_zb_v(instance) > 0 and not is_best(schedules[0].provenance.value or 0):
@@ -73,8 +71,7 @@ def more_rules(instance: Instance, seed: int) -> Iterator[Schedule | None]:
             dropped.
     """
     require_v("v-auto", instance)
-    require_only_ops("v-auto", instance)
-    require_kept_activations("v-auto", instance)
+    require_plain_step("v-auto", instance)
     if _room_beside_zb_v(instance) > 0:
         with suppress(OutOfTimeError, CannotFitError):
             for orders in longer_idle_search("v-auto", instance, seed):

@@ -17,8 +17,7 @@ from zbopt.heuristics.tools.build import (
     NotApplicableError,
     OrderedOp,
     fitted_schedule,
-    require_kept_activations,
-    require_only_ops,
+    require_plain_step,
 )
 from zbopt.heuristics.tools.patience import OutOfTimeError, check
 from zbopt.improve.step_ops import Rows, StepOps, Timed
@@ -57,8 +56,7 @@ def annealed(schedules: Sequence[Schedule], graph: TaskGraph, seed: int) -> Iter
             are dropped, or a backward may be one op or two.
     """
     instance = graph.instance
-    require_only_ops("anneal", instance)
-    require_kept_activations("anneal", instance)
+    require_plain_step("anneal", instance)
     if instance.objective is Objective.PERIOD or graph.choices:
         raise NotApplicableError(
             "anneal: it shortens one step of ops that are given; take makespan or span, and B and W or BW alone"

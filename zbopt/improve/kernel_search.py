@@ -17,7 +17,7 @@ from math import log
 from random import Random
 
 from zbopt.graph import TaskGraph, expand
-from zbopt.heuristics.tools.build import fitted_schedule, require_kept_activations, require_only_ops
+from zbopt.heuristics.tools.build import fitted_schedule, require_plain_step
 from zbopt.heuristics.tools.building_block import ROUNDS, Block, block_times, memory_of, require_v
 from zbopt.heuristics.tools.pack import Packing, Starts
 from zbopt.heuristics.tools.patience import OutOfTimeError, check, is_best, is_over
@@ -66,8 +66,7 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
     """
     instance = graph.instance
     require_v("kernels", instance)
-    require_only_ops("kernels", instance)
-    require_kept_activations("kernels", instance)
+    require_plain_step("kernels", instance)
     needs = memory_of(instance, instance.stages)
     if graph.choices or all(needed <= cap for cap, needed in zip(instance.memory_cap or needs, needs, strict=True)):
         return

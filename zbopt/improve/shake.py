@@ -14,8 +14,7 @@ from random import Random
 from zbopt.graph import Task, TaskGraph
 from zbopt.heuristics.tools.build import (
     fitted_schedule,
-    require_kept_activations,
-    require_only_ops,
+    require_plain_step,
 )
 from zbopt.heuristics.tools.pack import Packing, Starts, packed_order
 from zbopt.heuristics.tools.patience import OutOfTimeError
@@ -48,8 +47,7 @@ def shaken(schedule: Schedule, graph: TaskGraph, seed: int) -> Iterator[Schedule
         NotApplicableError: More than the ops of one step has to be placed, or activations are dropped.
     """
     instance = graph.instance
-    require_only_ops("shake", instance)
-    require_kept_activations("shake", instance)
+    require_plain_step("shake", instance)
     random, vain = Random(seed), 0
     starts = starts_of(graph, schedule)
     ops = {i: start for i, start in starts.items() if graph.tasks[i].kind in COMPUTE - {Kind.O}}

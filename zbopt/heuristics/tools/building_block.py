@@ -21,9 +21,8 @@ from zbopt.heuristics.tools.build import (
     OrderedOp,
     backward_steps,
     fitted_schedule,
-    require_kept_activations,
     require_one_route,
-    require_only_ops,
+    require_plain_step,
 )
 from zbopt.heuristics.tools.pack import Packing, Starts, packed_order
 from zbopt.heuristics.tools.patience import OutOfTimeError, check
@@ -100,8 +99,7 @@ def family(
         CannotFitError: A stage's cap is below ``whole`` microbatches, or below what the schedule holds.
     """
     require_v(name, instance)
-    require_only_ops(name, instance)
-    require_kept_activations(name, instance)
+    require_plain_step(name, instance)
     needs = memory_of(instance, whole)
     for stage, (cap, needed) in enumerate(zip(instance.memory_cap or needs, needs, strict=True)):
         if needed > cap:
