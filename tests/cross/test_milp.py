@@ -117,7 +117,7 @@ def test_news_on_the_way() -> None:
     values: list[int] = []
     bounds: list[int] = []
     outcome = solve_milp(
-        graph, time_limit_s=LONG_S, found=lambda value, starts: values.append(value), proved=bounds.append
+        graph, time_limit_s=LONG_S, on_schedule=lambda value, starts: values.append(value), on_bound=bounds.append
     )
     assert outcome[1:] == (15, Status.OPTIMAL)
     assert values == sorted(values, reverse=True)

@@ -27,7 +27,17 @@ from zbopt.formats.minizinc import to_minizinc
 from zbopt.formats.schema import json_schemas
 from zbopt.graph import TaskGraph, expand
 from zbopt.graph.memory import Tensor, allocated_units, allocations, policies, static_memory
-from zbopt.problem.facts import Axis, Cut, Facts, Program, Unit, declared, facts_by_field, facts_of, fields_in_use
+from zbopt.problem.facts import (
+    Axis,
+    CutRule,
+    Facts,
+    ReferenceModel,
+    Unit,
+    declared,
+    facts_by_field,
+    facts_of,
+    fields_in_use,
+)
 from zbopt.problem.instance import COMPUTE, Instance, Kind, read_instance, write_instance
 
 REPOSITORY = Path(__file__).parents[2]
@@ -289,7 +299,7 @@ def memory_of(instance: Instance) -> tuple[Any, ...]:
 
 def cutting_keeps_the_whole(name: str) -> None:
     """Two slices of each part are the same work and the same memory, in ticks of half the length."""
-    if DECLARED[name].cut is Cut.REFUSED:
+    if DECLARED[name].cut is CutRule.REFUSED:
         return
     instance = build(sample(name, 2))
     require_cuttable(instance)
@@ -310,11 +320,11 @@ def cutting_keeps_the_whole(name: str) -> None:
 
 def values_of_slices(facts: Facts, of_parts: Any) -> Any:
     """Return what the slices of two parts on stages 0, 1, 1, 0 have of the parts' values."""
-    if facts.cut is Cut.GATHERED:
+    if facts.cut is CutRule.GATHERED:
         return (sum(of_parts) / 2,) * 2  # each stage has a slice of both parts
     if facts.axis is Axis.VIRTUAL_STAGE:
         of_slices = [value for value in of_parts for _ in range(2)]
-        return tuple(value / 2 for value in of_slices) if facts.cut is Cut.DIVIDED else tuple(of_slices)
+        return tuple(value / 2 for value in of_slices) if facts.cut is CutRule.DIVIDED else tuple(of_slices)
     return of_parts
 
 
@@ -383,9 +393,9 @@ def a_flag_beside_a_file_is_noted(name: str, folder: Path) -> None:
 
 def programs_take_what_they_state(name: str) -> None:
     """The published program and models/pipeline.mzn take an instance in which what they state is in use."""
-    if Program.PUBLISHED in DECLARED[name].stated_by:
+    if ReferenceModel.PUBLISHED in DECLARED[name].stated_by:
         require_modelled(build(sample(name)))
-    if Program.MINIZINC in DECLARED[name].stated_by:
+    if ReferenceModel.MINIZINC in DECLARED[name].stated_by:
         to_minizinc(build(sample(name)))
 
 
@@ -441,7 +451,7 @@ def is_red(name: str, folder: Path) -> bool:
 
 def declared_facts() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield each declared fact: its field, its name, and what takes it out of the declaration."""
-    neutral = {"axis": Axis.NONE, "unit": Unit.NONE, "cut": Cut.REFUSED, "scales": False, "one_for_all": True}
+    neutral = {"axis": Axis.NONE, "unit": Unit.NONE, "cut": CutRule.REFUSED, "scales": False, "one_for_all": True}
     neutral |= {"is_label": False, "is_absent": None, "filled": None, "flag": None}
     for name, facts in DECLARED.items():
         for fact, nothing in neutral.items():

@@ -53,16 +53,16 @@ def _record(record: type[Any], given: dict[str, Any]) -> Any:
 
 
 @lru_cache
-def _hints(record: type[Any]) -> dict[str, Any]:
+def _hints(record: Any) -> dict[str, Any]:
     """Return the annotations of a record's fields, which cost as much to read as a record has fields."""
     return get_type_hints(record, include_extras=True)
 
 
-def _holds_field_flags(record: type[Any], field: str) -> bool:
+def _holds_field_flags(record: Any, field: str) -> bool:
     return FIELD_FLAGS in getattr(_hints(record)[field], "__metadata__", ())
 
 
-def _parameters(record: type[Any]) -> Iterator[inspect.Parameter]:
+def _parameters(record: Any) -> Iterator[inspect.Parameter]:
     for field in fields(record):
         if _holds_field_flags(record, field.name):
             yield from field_parameters()

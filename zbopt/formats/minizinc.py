@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from zbopt.problem.facts import Program, not_stated_by
+from zbopt.problem.facts import ReferenceModel, not_stated_by
 from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.problem.schedule import Event, Provenance, Schedule
 
@@ -55,7 +55,7 @@ def _require_stated(instance: Instance) -> None:
     Raises:
         ValueError: The instance has it.
     """
-    beyond = not_stated_by(instance, Program.MINIZINC)
+    beyond = not_stated_by(instance, ReferenceModel.MINIZINC)
     if beyond:
         raise ValueError(f"{beyond[0]}: pipeline.mzn does not state it; leave it out, or take zbopt solve")
 

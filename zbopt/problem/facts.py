@@ -38,7 +38,7 @@ class Unit(StrEnum):
     SHARE = "share"
 
 
-class Cut(StrEnum):
+class CutRule(StrEnum):
     """Say what becomes of a field where the part of a stage is cut into slices, its virtual stages.
 
     ``REFUSED``: such an instance cannot be cut. ``KEPT``: each slice has its part's value. ``DIVIDED``: each slice has
@@ -52,14 +52,14 @@ class Cut(StrEnum):
     GATHERED = "gathered"
 
 
-class Program(StrEnum):
-    """Name a model beside CP-SAT that states some fields of an instance only."""
+class ReferenceModel(StrEnum):
+    """Name a model beside ours that states only some fields of an instance."""
 
     PUBLISHED = "the published integer program"
     MINIZINC = "models/pipeline.mzn"
 
 
-ALL_PROGRAMS = frozenset(Program)
+ALL_REFERENCE_MODELS = frozenset(ReferenceModel)
 
 
 class Panel(StrEnum):
@@ -113,7 +113,7 @@ class Facts:
         scales: Its ticks may be divided by a common divisor of all times, and mean the same in longer ticks [D3].
         one_for_all: A list by stage or virtual stage may be given as one value for all.
         is_label: It names or describes, and means nothing to a solver, a bound or a rule.
-        stated_by: The further models that state it in full.
+        stated_by: The reference models that state it in full.
         is_absent: Says of an instance and its value of the field whether the value says nothing, as if the field were
             not given. ``None``: only its default says nothing.
         filled: Makes its default from the other fields as given. ``None``: its default does not depend on them.
@@ -123,11 +123,11 @@ class Facts:
     axis: Axis
     unit: Unit
     _: KW_ONLY
-    cut: Cut = Cut.REFUSED
+    cut: CutRule = CutRule.REFUSED
     scales: bool = False
     one_for_all: bool = True
     is_label: bool = False
-    stated_by: frozenset[Program] = frozenset()
+    stated_by: frozenset[ReferenceModel] = frozenset()
     is_absent: Callable[[Any, Any], bool] | None = None
     filled: Callable[[Mapping[str, Any]], Any] | None = None
     flag: Flag | None = None
@@ -206,13 +206,13 @@ def _is_in_use(instance: BaseModel, name: str, entry: Declared) -> bool:
     return entry.facts.is_absent is None or not entry.facts.is_absent(instance, value)
 
 
-def not_stated_by(instance: BaseModel, program: Program) -> list[str]:
-    """Return the fields in use that a further model does not state, in the order of files."""
+def not_stated_by(instance: BaseModel, model: ReferenceModel) -> list[str]:
+    """Return the fields in use that a reference model does not state, in the order of files."""
     in_use = fields_in_use(instance)
     return [
         name
         for name, facts in facts_by_field(type(instance))
-        if name in in_use and not facts.is_label and program not in facts.stated_by
+        if name in in_use and not facts.is_label and model not in facts.stated_by
     ]
 
 
