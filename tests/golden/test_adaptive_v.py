@@ -84,7 +84,7 @@ def _witnesses(p: int, m: int, k: int) -> Iterator[tuple[Schedule, RepeatingRun]
             packed = packed_block(graph, block, rounds)
             if packed is None:
                 break
-            schedule = fitted_schedule("block", instance, packed[0].steps(packed[1]))
+            schedule = fitted_schedule("block", instance, packed[0].orders(packed[1]))
             run = find_run(graph, starts_of(graph, schedule), 1)
             if figures(schedule).max_stage_span == span(p, m, k) and run is not None and run.period == 6:
                 yield schedule, run

@@ -22,6 +22,7 @@ from zbopt.engine.request import ParentMessage, SolveRequest
 from zbopt.engine.watch import Beside, EngineMessage, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
+from zbopt.portfolio import engine_phase, improving_phase
 from zbopt.portfolio import run as portfolio
 from zbopt.portfolio.result import Progress
 from zbopt.portfolio.run import solve
@@ -127,8 +128,8 @@ def test_work_that_is_broken_off_ends_the_process(
 
 def test_ctrl_c_while_both_search(processes: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The best schedule and bound stay, the engine's process does not; it is begun beside improving, not after."""
-    monkeypatch.setattr(portfolio, "_ALONE_S", 0.0)
-    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("v-min", HEURISTICS["v-min"])])
+    monkeypatch.setattr(engine_phase, "_ALONE_S", 0.0)
+    monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"v-min": HEURISTICS["v-min"]})
 
     def stop(progress: Progress) -> None:
         if processes and progress.bound > 1_369_823:
@@ -155,10 +156,10 @@ def test_improving_outlives_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         yield "first", None
         yield "second", better
 
-    monkeypatch.setattr(portfolio, "_ALONE_S", -1.0)
-    monkeypatch.setattr(portfolio, "run", dying)
-    monkeypatch.setattr(portfolio, "improved", two)
-    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("list", lambda instance: worse)])
+    monkeypatch.setattr(engine_phase, "_ALONE_S", -1.0)
+    monkeypatch.setattr(engine_phase, "run", dying)
+    monkeypatch.setattr(improving_phase, "improved", two)
+    monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"list": lambda instance: worse})
     result = solve(V, time_limit_s=600, workers=2)
     assert result.fault == "the solver's process was killed by signal 9"
     assert result.value == value_of(better) < value_of(worse)
@@ -173,9 +174,9 @@ def test_one_worker_improves_first(monkeypatch: pytest.MonkeyPatch) -> None:
         assert list(beside.work) == []
         return iter(())
 
-    monkeypatch.setattr(portfolio, "run", heard)
-    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("v-min", HEURISTICS["v-min"])])
-    monkeypatch.setattr(portfolio, "improved", lambda *args: iter([("nothing", None)]))
+    monkeypatch.setattr(engine_phase, "run", heard)
+    monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"v-min": HEURISTICS["v-min"]})
+    monkeypatch.setattr(improving_phase, "improved", lambda *args: iter([("nothing", None)]))
     solve(V, time_limit_s=600, workers=1)
     assert [(order.workers, order.busy) for order in orders] == [(1, 0)]
 

@@ -25,7 +25,7 @@ from zbopt.engine.request import SolveRequest
 from zbopt.engine.watch import EngineMessage, SolverDiedError, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
-from zbopt.portfolio import run as portfolio
+from zbopt.portfolio import engine_phase
 from zbopt.portfolio.result import Result
 from zbopt.portfolio.run import solve
 from zbopt.problem.bound import Bound
@@ -150,7 +150,7 @@ def test_halted_process_is_ended(at_start: Callable[..., list[Popen]]) -> None:
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MB are too few to load the solver: the process fails, and the result says with what."""
-    monkeypatch.setattr(portfolio, "_memory_limit_mb", lambda: 64)
+    monkeypatch.setattr(engine_phase, "_memory_limit_mb", lambda: 64)
     result = solve(HARD, time_limit_s=600, workers=1)
     check_kept(result)
     assert result.status is Status.FEASIBLE
