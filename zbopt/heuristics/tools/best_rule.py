@@ -1,4 +1,4 @@
-"""The best of several dispatching rules, by simulating one after the other."""
+"""The choice of the best of several dispatching rules: each is simulated."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _DROPS: tuple[Literal["no-room", "never", "always"], ...] = ("no-room", "never",
 
 
 def best_of(name: str, instance: Instance, rules: Sequence[Rule], most_ops: int) -> tuple[Rule, Dispatched]:
-    """The first of the best rules.
+    """Return the first of the best rules, and what it gave.
 
-    After ``most_ops`` simulated ops, out of time, or when nothing can be better, no further rule is tried.
-
-    The first one always is, however little time there is: some schedule has to come out.
+    No further rule is tried after ``most_ops`` simulated ops, when time is over, or when nothing can be better. The
+    first rule is always tried, however little time there is: some schedule has to come out.
 
     Raises:
         CannotFitError: No rule can be sure to finish under the cap.

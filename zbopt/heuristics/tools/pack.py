@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from zbopt.graph import Key, TaskGraph
 from zbopt.heuristics.tools.build import OrderedOp
-from zbopt.heuristics.tools.patience import check, is_over
+from zbopt.heuristics.tools.patience import check_time, is_over
 from zbopt.problem.instance import Objective
 from zbopt.timing import earliest_starts
 
@@ -127,7 +127,7 @@ class Packing:
         Raises:
             OutOfTimeError: The limit of the context was reached before it began.
         """
-        check()
+        check_time()
         return self._packed(order)
 
     def _packed(self, order: Iterable[int]) -> Starts | None:
