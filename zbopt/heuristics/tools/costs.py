@@ -56,36 +56,38 @@ class Costs:
         self.lag = cache(instance.lag_ticks)
         self.durations = cache(self._durations)
         self.loads = cache(self._loads)
+        self.sequences = _sequences(instance)
         scale = memory_scale(instance)
-        count = range(instance.virtual_stages)
+        self._measure_memory(scale, fuse=fuse, keep=keep)
+        self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
+        self.routes_on = [self._by_route(on_stage) for on_stage in self.on_stage]
+        self.whole = [max(sum(self.left[v] for v in route) for route in routes) for routes in self.routes_on]
+        self.reserve = [max(self.activation[v] - self.left[v] + self.added[v] for v in vs) for vs in self.on_stage]
+        self.cap = self._room(name, scale)
+
+    def _measure_memory(self, scale: int, *, fuse: bool, keep: bool) -> None:
+        """Set the memory of the ops of each virtual stage, in units of which ``scale`` make one of the instance."""
+        instance, count = self.instance, range(self.instance.virtual_stages)
         fused = instance.fused_backward_ticks or (None,) * instance.virtual_stages
         added = [Fraction(0) if fuse and fused[v] is not None else added_by_b(instance, v) for v in count]
         self.activation = [int(whole_memory(instance, v) * scale) for v in count]
         shares = zip(instance.activation, instance.weight_share, added, strict=True)
         self.held = [int((a * share + more) * scale) for a, share, more in shares]
+        self.must_drop = [ActivationPolicy.KEEP not in policies(instance, v) for v in count]
         self.policy = [
-            dropped_by(instance, v)
-            if not keep or ActivationPolicy.KEEP not in policies(instance, v)
-            else ActivationPolicy.KEEP
-            for v in count
+            ActivationPolicy.KEEP if keep and not self.must_drop[v] else dropped_by(instance, v) for v in count
         ]
         dropped = [instance.activation[v] - left(instance, v, self.policy[v]) for v in count]
         self.left = [int((whole_memory(instance, v) - dropped[v]) * scale) for v in count]
         self.added = [int(amount * scale) for amount in added]
-        self.must_drop = [ActivationPolicy.KEEP not in policies(instance, v) for v in count]
-        self.on_stage = [instance.virtual_stages_of(stage) for stage in range(instance.stages)]
-        self.routes_on = [self._by_route(on_stage) for on_stage in self.on_stage]
-        self.whole = [max(sum(self.left[v] for v in route) for route in routes) for routes in self.routes_on]
-        self.reserve = [max(self.activation[v] - self.left[v] + self.added[v] for v in vs) for vs in self.on_stage]
-        self.sequences = _sequences(instance)
-        each = [sum(self.activation[v] + self.added[v] for v in vs) for vs in self.on_stage]
-        all_fit = [amount * (instance.microbatches + 1) for amount in each]
-        self.cap = all_fit if instance.memory_cap is None else self._room(name, instance.memory_cap, scale)
 
-    def _room(self, name: str, caps: Sequence[Fraction], scale: int) -> list[int]:
-        """Return by stage the memory that static state and the reserve leave."""
+    def _room(self, name: str, scale: int) -> list[int]:
+        """Return by stage the memory that static state and the reserve leave; without a cap, more than all ops take."""
+        if self.instance.memory_cap is None:
+            each = [sum(self.activation[v] + self.added[v] for v in on_stage) for on_stage in self.on_stage]
+            return [amount * (self.instance.microbatches + 1) for amount in each]
         room = []
-        for stage, cap in enumerate(caps):
+        for stage, cap in enumerate(self.instance.memory_cap):
             taken = static_memory(self.instance, stage) + Fraction(self.reserve[stage], scale)
             room.append(int((cap - taken) * scale))
             if self.whole[stage] > room[stage]:

@@ -13,6 +13,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from zbopt.graph.memory import ActivationPolicy
 from zbopt.heuristics.tools.build import OrderedOp
@@ -63,6 +64,11 @@ def dispatch_within(costs: Costs, rule: Rule, most: int) -> Dispatched | None:
     return None if found is None or found.value > most else found
 
 
+def _lists(count: int) -> list[Any]:
+    """Return so many empty lists."""
+    return [[] for _ in range(count)]
+
+
 class _Simulation:
     """Hold the state of a simulation by virtual stage (counts, arrivals) and by stage (free from, live, idle).
 
@@ -75,6 +81,30 @@ class _Simulation:
         count, stages, m = instance.virtual_stages, instance.stages, instance.microbatches
         self.stage_of, self.on_stage = instance.stage_of, costs.on_stage
         self.sequence = costs.sequences[rule.sequence]
+        self._look_up(count)
+        self.in_flight, self.may_idle = rule.in_flight or (m,) * count, rule.may_idle or (0,) * stages
+        self.idle_left = None if most is None else [most - load for load in costs.loads(rule.sequence, rule.fuse)]
+        self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
+        self.sizes: list[list[int]] = _lists(count)
+        self.inputs: list[list[int]] = _lists(count)
+        self.gradients: list[list[int]] = _lists(count)
+        self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
+        self.after_backward = [False] * stages
+        self.most_idle = 0
+        self.is_above = False
+        self.orders: list[list[OrderedOp]] = _lists(stages)
+        self.times: list[list[tuple[int, int]]] = _lists(stages)
+        self.first_start: list[int | None] = [None] * stages
+        ready = instance.input_ready_ticks or (0,) * m
+        first = [v for v in range(count) if self.previous_of[v] is None]
+        for v in first:
+            self.inputs[v] = [ready[j] for j in self.sequence[v]]
+        self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
+        self.random = Random(rule.seed)
+
+    def _look_up(self, count: int) -> None:
+        """Look up what does not change: neighbours of the virtual stages, their ops, and the caps of the stages."""
+        costs, rule, instance = self.costs, self.rule, self.instance
         self.next_of = [instance.next_of(v) for v in range(count)]
         self.previous_of = [instance.previous_of(v) for v in range(count)]
         answers = [costs.backward(v, rule.fuse) for v in range(count)]
@@ -82,28 +112,8 @@ class _Simulation:
         self.kept = [kept for _, kept in answers]
         self.splits = [kind is Kind.B for kind in self.backward_kind]
         self.forward_ticks, self.backward_ticks, self.weight_ticks = costs.durations(rule.sequence, rule.fuse)
-        spare = zip(costs.cap, costs.whole, rule.spare or (0,) * stages, strict=True)
+        spare = zip(costs.cap, costs.whole, rule.spare or (0,) * instance.stages, strict=True)
         self.cap = [max(whole, cap - amount) for cap, whole, amount in spare]
-        self.in_flight = rule.in_flight or (m,) * count
-        self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
-        self.sizes: list[list[int]] = [[] for _ in range(count)]
-        self.inputs: list[list[int]] = [[] for _ in range(count)]
-        self.gradients: list[list[int]] = [[] for _ in range(count)]
-        ready = instance.input_ready_ticks or (0,) * m
-        first = [v for v in range(count) if self.previous_of[v] is None]
-        for v in first:
-            self.inputs[v] = [ready[j] for j in self.sequence[v]]
-        self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
-        self.after_backward = [False] * stages
-        self.most_idle = 0
-        self.may_idle = rule.may_idle or (0,) * stages
-        self.idle_left = None if most is None else [most - load for load in costs.loads(rule.sequence, rule.fuse)]
-        self.is_above = False
-        self.orders: list[list[OrderedOp]] = [[] for _ in range(stages)]
-        self.times: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
-        self.first_start: list[int | None] = [None] * stages
-        self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
-        self.random = Random(rule.seed)
 
     def run(self) -> Dispatched | None:
         """Run all ops; ``None``: the value is sure to be above the limit."""
