@@ -14,9 +14,10 @@ from typing import Any
 
 from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
-from zbopt.heuristics import HEURISTICS
+from zbopt.heuristics import HEURISTICS, candidates_of
+from zbopt.portfolio.heuristic_phase import try_heuristics
 from zbopt.portfolio.limits import Limits
-from zbopt.portfolio.run import _Solve
+from zbopt.portfolio.state import SolveState
 from zbopt.problem.instance import Instance
 
 TIMES = {"forward_ticks": 10, "backward_ticks": 11, "weight_ticks": 8}
@@ -48,11 +49,11 @@ def listed(problem: Instance) -> int:
 
 def without_search(problem: Instance) -> int:
     """Value of ``solve`` before any engine starts, with a limit of 20 s."""
-    solving = _Solve(problem, Limits(20.0), lambda progress: None)
-    solving.prove(lower_bound(problem))
-    solving.try_heuristics()
-    assert solving.value is not None
-    return solving.value
+    state = SolveState.begin(problem, Limits(20.0), lambda progress: None)
+    state.incumbent.prove(lower_bound(problem))
+    try_heuristics(state, candidates_of(problem))
+    assert state.incumbent.value is not None
+    return state.incumbent.value
 
 
 def rows() -> Iterator[tuple[str, Callable[[Instance], int], Instance]]:

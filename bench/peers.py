@@ -22,7 +22,7 @@ from pathlib import Path
 
 from zbopt import Instance, solve
 from zbopt.analysis.metrics import figures
-from zbopt.heuristics import CannotFitError, NotApplicableError, best_first
+from zbopt.heuristics import CannotFitError, NotApplicableError, candidates_of
 from zbopt.heuristics.tools.patience import bounded
 from zbopt.portfolio.result import Progress
 
@@ -74,7 +74,7 @@ def problem(setting: tuple[str, ...], objective: str, cap: Fraction) -> Instance
 def heuristics_until(instance: Instance, good_enough: int) -> tuple[int, str]:
     """The first value in ticks that is at most ``good_enough``, else the least; and what gave it."""
     least: tuple[int, str] | None = None
-    for name, heuristic in best_first(instance):
+    for name, heuristic in candidates_of(instance).items():
         try:
             with bounded(good_enough):
                 value = figures(heuristic(instance)).value(instance.objective)

@@ -14,7 +14,7 @@ from zbopt.heuristics.tools.patience import limited
 from zbopt.improve import improving
 from zbopt.improve.kernel import Kernel
 from zbopt.improve.kernel_search import kernels
-from zbopt.portfolio import run as portfolio
+from zbopt.portfolio import engine_phase
 from zbopt.portfolio.run import solve
 from zbopt.problem.instance import Barrier, Instance, Kind
 from zbopt.problem.schedule import Schedule
@@ -60,18 +60,18 @@ def test_moves_keep_account(count: int) -> None:
     assert moved > 100
     assert again.period == pytest.approx(kernel.period)
     assert kernel.fits()
-    takers = [i for i, takes in enumerate(kernel.takes) if takes]
+    takers = [i for i, taken in enumerate(kernel.taken) if taken]
     assert [again.live[i] for i in takers] == [kernel.live[i] for i in takers]
 
 
 def test_a_move_that_takes_too_long_is_undone() -> None:
     """Nothing changes where the period would become longer than allowed."""
     kernel = _one_by_one(uneven(4, 12, 1, "v"), 1)
-    before = kernel.orders()
+    before = kernel.state()
     tried = [kernel.try_move(i, steps, -1.0) for i in range(len(kernel.at)) for steps in (1, -1)]
     assert not all(tried)
     kernel.restore(before)
-    assert kernel.orders() == before
+    assert kernel.state() == before
     assert kernel.settle()
     assert kernel.period == pytest.approx(before.period)
 
@@ -117,7 +117,7 @@ def test_other_placements_are_refused() -> None:
 
 def test_solve_looks_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an engine and without annealing `solve` goes below every heuristic by kernels alone."""
-    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     monkeypatch.setattr(improving, "annealed", lambda *args: iter(()))
     result = solve(uneven(4, 32, 2, "v"), time_limit_s=6, deterministic=True)
     assert result.best_heuristic is not None

@@ -16,6 +16,8 @@ from zbopt.heuristics.tools.dispatch import Dispatched, dispatch_within
 from zbopt.heuristics.tools.patience import OutOfTimeError, bounded, check, is_over, limited
 from zbopt.heuristics.tools.rule import Rule
 from zbopt.portfolio import run as portfolio
+from zbopt.portfolio import views
+from zbopt.portfolio.clock import Clock
 from zbopt.portfolio.run import solve
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule
@@ -44,7 +46,7 @@ def test_list_always_has_a_schedule(placement: str, virtual: int, cap: int, ques
 def test_the_first_schedule_of_a_long_step_needs_no_task_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """It used to: p = 32, m = 512 of placement v took twice a limit of 3 s. m = 105 is the least that is long there."""
     instance = Instance.uniform(stages=32, microbatches=105, placement="v", virtual=2, memory_cap=40)
-    monkeypatch.setattr(portfolio, "expand", None)
+    monkeypatch.setattr(views, "expand", None)
     monkeypatch.setattr(build, "expand", None)
     result = solve(instance, time_limit_s=0.01, workers=1)
     assert result.schedule is not None
@@ -102,13 +104,13 @@ def stubborn(instance: Instance) -> Schedule:
 def late_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of any time is over when a solve has looked at the clock fifty times."""
     asked = iter(range(50))
-    monkeypatch.setattr(portfolio._Solve, "late", lambda solve, share=1.0: next(asked, None) is None)
+    monkeypatch.setattr(Clock, "is_late", lambda clock, share=1.0: next(asked, None) is None)
 
 
 @pytest.mark.usefixtures("late_clock")
 def test_a_solve_goes_on_without_the_one_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a heuristic does, one valid schedule comes out; here the fallback's, since none else is left."""
-    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("stubborn", stubborn)])
+    monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"stubborn": stubborn})
     instance = Instance.uniform(stages=4, microbatches=12, placement="v", virtual=2, memory_cap=2, comm_ticks=1)
     result = solve(instance, time_limit_s=60, workers=1)
     assert result.schedule is not None
@@ -151,7 +153,7 @@ def test_deterministic_patience_is_a_count(monkeypatch: pytest.MonkeyPatch) -> N
             asked += 1
             check()
 
-    monkeypatch.setattr(portfolio, "best_first", lambda instance: [("counting", counting)])
+    monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"counting": counting})
     result = solve(Instance.uniform(stages=1, microbatches=1), time_limit_s=2, deterministic=True)
     assert asked == 251
     assert (result.value, result.bound.value) == (3, 3)

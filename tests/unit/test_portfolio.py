@@ -13,7 +13,8 @@ import pytest
 
 from zbopt.engine.request import SolveRequest
 from zbopt.engine.watch import GRACE_S, Beside, EngineMessage
-from zbopt.portfolio import run as portfolio
+from zbopt.portfolio import engine_phase, run
+from zbopt.portfolio.clock import Clock
 from zbopt.portfolio.result import Progress, Result, infeasible
 from zbopt.portfolio.run import solve
 from zbopt.problem.bound import Bound
@@ -187,7 +188,7 @@ def test_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     Once the clock used to cut the heuristics short as well: here the second time it says at once that time is over.
     """
     found = [solve(hard(), time_limit_s=0.2, deterministic=True)]
-    monkeypatch.setattr(portfolio._Solve, "elapsed_s", lambda self: 1e6)
+    monkeypatch.setattr(Clock, "elapsed_s", lambda self: 1e6)
     found.append(solve(hard(), time_limit_s=0.2, deterministic=True))
     assert found[0].value == found[1].value
     assert found[0].bound == found[1].bound
@@ -258,7 +259,7 @@ def test_what_the_validator_rejects_is_no_result(monkeypatch: pytest.MonkeyPatch
     def lying(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
         yield EngineMessage(value=1, starts=dict.fromkeys(order.starts, 0))
 
-    monkeypatch.setattr(portfolio, "run", lying)
+    monkeypatch.setattr(engine_phase, "run", lying)
     result = solve(hard(), time_limit_s=5)
     check_stopped(result)
     assert result.value is not None
@@ -267,8 +268,8 @@ def test_what_the_validator_rejects_is_no_result(monkeypatch: pytest.MonkeyPatch
 
 def test_wrong_bound_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument that claims more than a valid schedule takes is not believed, and the result says so."""
-    monkeypatch.setattr(portfolio, "lower_bound", lambda instance: Bound(28, "bound:wrong"))
-    monkeypatch.setattr(portfolio, "run", lambda order, beside: iter(()))
+    monkeypatch.setattr(run, "lower_bound", lambda instance: Bound(28, "bound:wrong"))
+    monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     result = solve(Instance.uniform(stages=4, microbatches=8, memory_cap=4))
     assert (result.status, result.value, result.bound.value) == (Status.FEASIBLE, 27, 0)
     assert result.fault is not None

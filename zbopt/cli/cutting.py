@@ -10,31 +10,14 @@ from typing import Any
 
 from zbopt.cli.placements import Candidate
 from zbopt.costs.times import tick_name, tick_ns
+from zbopt.problem.facts import Axis, Cut, Facts, Unit, facts_by_field, fields_in_use
 from zbopt.problem.instance import Instance
-from zbopt.problem.routes import TIMES
-
-CUT_TICKS = (*TIMES, "offload_ticks", "reload_ticks", "reduction_ticks")
-"""Times of a part of the model: each slice takes its share."""
-WHOLE_TICKS = (
-    *("comm_ticks", "node_comm_ticks", "comm_matrix"),
-    *("loss_ticks", "barrier_ticks", "optimizer_ticks", "input_ready_ticks"),
-)
-"""Times that no slice shares."""
-STAGE_TICKS = ("overlapped_ticks",)
-"""Times of a part, whose lists are by stage in every placement."""
-RATES = ("bandwidth", "node_bandwidth", "bandwidth_matrix")
-"""Amounts a tick."""
-CUT_AMOUNTS = ("activation", "gradient_state", "checkpoint", "offload_rest")
-"""Memory of a part: each slice takes its share."""
-SPREAD = ("weight_share", "boundary", "recompute", "offload")
-"""What is of each slice as it is of its part: what a slice hands on is as large."""
-HELD = ("parameters", "gradients", "optimizer_state")
-"""Memory of the parts that a stage holds: of its slices' shares, and once for each replica."""
+from zbopt.problem.routes import TIMES, MicrobatchTimes
 
 
 @dataclass(slots=True)
-class _Cut:
-    """One cut. ``finer`` ticks are one of the instance's; ``added`` is the most that rounding added, in new ticks."""
+class _Slicing:
+    """Cut one instance. ``finer`` ticks are one of its ticks; ``added`` is the most that rounding added, in these."""
 
     instance: Instance
     candidate: Candidate
@@ -42,69 +25,75 @@ class _Cut:
     added: Fraction = field(default=Fraction(0))
 
     def part(self, virtual_stage: int) -> int:
-        """The part of the model that a virtual stage is a slice of."""
+        """Return the part of the model that a virtual stage is a slice of."""
         return virtual_stage // self.candidate.slices % self.instance.stages
 
     def spread(self, values: Any) -> list[Any]:
-        """Values of parts to the slices of each."""
+        """Give each slice the value of its part."""
         return [values[self.part(v)] for v in range(len(self.candidate.stage_of))]
 
-    def ticks(self, given: Any, slices: int = 1) -> Any:
-        """A time, or lists of them, in new ticks and rounded up."""
+    def ticks(self, given: Any, slices: int) -> Any:
+        """Return a time, or lists of them, in new ticks, divided by ``slices`` and rounded up."""
         if isinstance(given, tuple):
-            return [self.ticks(one, slices) for one in given]
+            return tuple(self.ticks(one, slices) for one in given)
+        if isinstance(given, MicrobatchTimes):
+            return self.times_of_some(given)
         if given is None:
             return None
         exact = Fraction(given * self.finer, slices)
         self.added = max(self.added, ceil(exact) - exact)
         return ceil(exact)
 
-    def rate(self, given: Any) -> Any:
-        """An amount a tick, or lists of them, for new ticks."""
-        return [self.rate(one) for one in given] if isinstance(given, tuple) else given / self.finer
+    def times_of_some(self, group: MicrobatchTimes) -> dict[str, Any]:
+        """Return the times of single microbatches after the cut, each cut as the instance's own field is."""
+        own = {name: given for name in TIMES if (given := getattr(group, name)) is not None}
+        facts = dict(facts_by_field(Instance))
+        return {"microbatches": group.microbatches} | {name: self.value(facts[name], own[name]) for name in own}
 
-    def held(self, amounts: tuple[Fraction, ...]) -> list[Fraction]:
-        """What each stage holds of the parts whose slices it has."""
+    def rate(self, given: Any) -> Any:
+        """Return an amount a tick, or lists of them, for new ticks."""
+        return tuple(self.rate(one) for one in given) if isinstance(given, tuple) else given / self.finer
+
+    def gathered(self, amounts: tuple[Fraction, ...]) -> list[Fraction]:
+        """Return what each stage holds of the parts whose slices it has."""
         found = [Fraction(0)] * self.instance.stages
         for v, stage in enumerate(self.candidate.stage_of):
             found[stage] += amounts[self.part(v)] / self.candidate.slices
         return found
 
-    def times(self, holder: Any) -> Iterator[tuple[str, Any]]:
-        """The times of parts that an instance or some of its microbatches have."""
-        for name in CUT_TICKS:
-            if getattr(holder, name, None) is not None:
-                yield name, self.spread(self.ticks(getattr(holder, name), self.candidate.slices))
+    def value(self, facts: Facts, given: Any) -> Any:
+        """Return the value of a field after the cut, as its facts have it."""
+        if facts.cut is Cut.GATHERED:
+            return self.gathered(given)
+        slices = self.candidate.slices if facts.cut is Cut.DIVIDED else 1
+        if facts.unit is Unit.TICKS:
+            given = self.ticks(given, slices)
+        elif facts.unit is Unit.MEMORY_PER_TICK:
+            given = self.rate(given)
+        elif facts.cut is Cut.DIVIDED:
+            given = [amount / slices for amount in given]
+        return self.spread(given) if facts.axis is Axis.VIRTUAL_STAGE else given
 
     def fields(self) -> Iterator[tuple[str, Any]]:
-        """The fields that are not those of the instance."""
-        given = {name: getattr(self.instance, name) for name in Instance.model_fields}
-        has = {name: value for name, value in given.items() if value is not None}
-        slices = self.candidate.slices
+        """Yield the fields after the cut."""
         yield "stage_of", self.candidate.stage_of
-        yield from self.times(self.instance)
-        if self.instance.microbatch_times is not None:
-            groups = self.instance.microbatch_times
-            yield "microbatch_times", [{"microbatches": g.microbatches} | dict(self.times(g)) for g in groups]
-        yield from ((name, self.ticks(has[name])) for name in WHOLE_TICKS if name in has)
-        yield from ((name, self.ticks(has[name], slices)) for name in STAGE_TICKS if name in has)
-        yield from ((name, self.rate(has[name])) for name in RATES if name in has)
-        yield from ((name, [a / slices for a in self.spread(has[name])]) for name in CUT_AMOUNTS if name in has)
-        yield from ((name, self.spread(has[name])) for name in SPREAD if name in has)
-        yield from ((name, self.held(has[name])) for name in HELD if name in has)
+        for name, facts in facts_by_field(Instance):
+            given = getattr(self.instance, name)
+            if facts.cut is not Cut.REFUSED and given is not None:
+                yield name, self.value(facts, given)
 
 
 def cut_fields(instance: Instance, candidate: Candidate, finer: int) -> Mapping[str, Any]:
-    """The fields of ``instance`` with its parts cut as ``candidate`` has them.
+    """Return the fields of ``instance`` with its parts cut as ``candidate`` has them.
 
     Args:
         instance: A linear pipeline, one that ``require_cuttable`` takes.
         candidate: The placement.
         finer: How many of the new ticks are one of the old.
     """
-    cut = _Cut(instance, candidate, finer)
-    fields = instance.model_dump(exclude_none=True) | dict(cut.fields())
-    fields["rounding_ticks"] = cut.added + instance.rounding_ticks * finer / candidate.slices
+    slicing = _Slicing(instance, candidate, finer)
+    fields = instance.model_dump(exclude_none=True) | dict(slicing.fields())
+    fields["rounding_ticks"] = slicing.added + instance.rounding_ticks * finer / candidate.slices
     if finer > 1 and instance.tick != "unit":
         fields["tick"] = tick_name(tick_ns(instance.tick) / finer)
     return fields
@@ -114,15 +103,18 @@ def require_cuttable(instance: Instance) -> None:
     """Refuse what cannot be cut.
 
     Raises:
-        ValueError: A stage holds no part or several, an op is missing, or a window lies inside an op.
+        ValueError: A stage holds no part or several, an op is missing, or a field in use cannot be cut.
     """
     if not instance.is_linear:
         raise ValueError(
             "stage_of: --placement auto cuts the parts of a linear pipeline, one virtual stage a stage and one route; "
             "leave stage_of and routes out, or leave --placement out"
         )
-    if instance.collectives is not None:
-        raise ValueError("collectives: --placement auto cannot cut the op around them; solve a file of each placement")
+    in_use = fields_in_use(instance)
+    for name, facts in facts_by_field(Instance):
+        if name in in_use and facts.cut is Cut.REFUSED:
+            what = "the op around them" if name == "collectives" else "it"
+            raise ValueError(f"{name}: --placement auto cannot cut {what}; solve a file of each placement")
     for name in ("backward_ticks", "fused_backward_ticks"):
         if None in (getattr(instance, name) or ()):
             raise ValueError(
@@ -132,7 +124,7 @@ def require_cuttable(instance: Instance) -> None:
 
 
 def finest(instance: Instance, parts: int) -> int:
-    """How many new ticks one tick becomes, so that a share of ``parts`` is whole ticks where that is possible."""
+    """Return how many new ticks one tick becomes, so that a share of ``parts`` is whole ticks where possible."""
     if instance.tick == "unit":
         return parts
     exact = (tick_ns(instance.tick) / parts).denominator == 1

@@ -157,6 +157,22 @@ class TaskGraph:
                 rows[task.choice][task.option].append(i)
         return tuple(tuple(map(tuple, row)) for row in rows)
 
+    @cached_property
+    def successors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Return for each task its (task after it, lag in ticks), by precedences alone: joins are not among them."""
+        after: list[list[tuple[int, int]]] = [[] for _ in self.tasks]
+        for edge in self.precedences:
+            after[edge.before].append((edge.after, edge.lag_ticks))
+        return tuple(map(tuple, after))
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Return for each task its (task before it, lag in ticks), by precedences alone: joins are not among them."""
+        before: list[list[tuple[int, int]]] = [[] for _ in self.tasks]
+        for edge in self.precedences:
+            before[edge.after].append((edge.before, edge.lag_ticks))
+        return tuple(map(tuple, before))
+
     def taken(self, runs: Container[int]) -> tuple[int, ...]:
         """For each choice, its option under which exactly the tasks of ``runs`` run."""
         return tuple(

@@ -1,7 +1,8 @@
-"""Schedules without search, one file a family: each a plain function from an instance to a valid schedule.
+"""Heuristics, one file a family: each a plain function from an instance to a valid schedule.
 
-A schedule is timed by the instance's own times and communication. Where its memory is above a cap it raises
-``CannotFitError``; where it is not defined, ``NotApplicableError``.
+A schedule is timed by the instance's own times and communication. Where its memory is above a cap the heuristic raises
+``CannotFitError``; where it is not defined, ``NotApplicableError``. Baselines are the published schedules that people
+compare with; the other heuristics plan for the memory cap. ``candidates_of`` says which of all ``solve`` tries.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from zbopt.heuristics.list_schedule import list_schedule
 from zbopt.heuristics.looped_bfs import looped_bfs
 from zbopt.heuristics.one_f_one_b import one_f_one_b, one_f_one_b_split
 from zbopt.heuristics.one_f_one_b_v import one_f_one_b_v
-from zbopt.heuristics.tools.build import CannotFitError, NotApplicableError
+from zbopt.heuristics.tools.build import CannotFitError, NotApplicableError, is_plain
 from zbopt.heuristics.v_auto import v_auto
 from zbopt.heuristics.v_half import v_half
 from zbopt.heuristics.v_min import v_min
@@ -30,7 +31,10 @@ from zbopt.heuristics.zb_v import zb_v
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule
 
-HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
+Heuristic = Callable[[Instance], Schedule]
+"""Build a schedule of an instance, or raise ``CannotFitError`` or ``NotApplicableError``."""
+
+HEURISTICS: Mapping[str, Heuristic] = MappingProxyType(
     {
         "gpipe": gpipe,
         "1f1b": one_f_one_b,
@@ -55,20 +59,38 @@ HEURISTICS: Mapping[str, Callable[[Instance], Schedule]] = MappingProxyType(
         "list": list_schedule,
     }
 )
-"""Every heuristic by its name."""
+"""Every heuristic by its name, in the order in which they are shown."""
 
-_MEET_THE_BOUND = ("zb-auto", "v-auto", "interleaved-auto")
-_OVERLAP = ("dualpipe", "dualpipe-v")
+PLAN_FOR_THE_CAP = ("zb-auto", "v-auto", "interleaved-auto", "list")
+"""Heuristics that search for the best schedule under a memory cap, those that meet the bound most often first."""
+
+BASELINES: Mapping[str, Heuristic] = MappingProxyType(
+    {name: heuristic for name, heuristic in HEURISTICS.items() if name not in PLAN_FOR_THE_CAP}
+)
+"""The published schedules, each with the memory that its definition gives it."""
+
+_NEVER_BEST = frozenset({"looped-bfs", "interleaved-zb", "gis", "gis-h", "1f1b-v"})
+"""Baselines that were alone best on no random instance: bench/README.md, "Which heuristics solve tries"."""
+_NEVER_BEST_OF_PLAIN_STEPS = _NEVER_BEST | {"1f1b-split"}
+_NEVER_BEST_OF_SPLIT_STEPS = _NEVER_BEST_OF_PLAIN_STEPS | {"gpipe", "1f1b"}
+"""Those that were alone best on no plain step, and those of one whose backward may be split; the same section. Where
+it may not, GPipe and 1F1B are often as good as the best, which the others take longer to find."""
+_PAIR_OPS = ("dualpipe", "dualpipe-v")
+"""Baselines that run an F and a BW as one op."""
 
 
-def best_first(instance: Instance) -> list[tuple[str, Callable[[Instance], Schedule]]]:
-    """All heuristics in the order in which to try them: time may be over before the last.
+def candidates_of(instance: Instance) -> dict[str, Heuristic]:
+    """Return the heuristics that ``solve`` tries, in the order in which it does: time may be over before the last.
 
-    First those that meet the bound most often; before them, where an F and a BW may be one op, those that run them so:
-    they take no time, and the others may search for long.
+    First come those that meet the bound most often; before them, where an F and a BW may be one op, those that pair
+    them, since they take no time and the others may search for long.
     """
-    first = _MEET_THE_BOUND if instance.overlapped_ticks is None else (*_OVERLAP, *_MEET_THE_BOUND)
-    return sorted(HEURISTICS.items(), key=lambda item: first.index(item[0]) if item[0] in first else len(first))
+    first = PLAN_FOR_THE_CAP[:-1] if instance.overlapped_ticks is None else (*_PAIR_OPS, *PLAN_FOR_THE_CAP[:-1])
+    left_out = _NEVER_BEST
+    if is_plain(instance):
+        left_out = _NEVER_BEST_OF_SPLIT_STEPS if instance.may_split else _NEVER_BEST_OF_PLAIN_STEPS
+    names = dict.fromkeys((*first, *HEURISTICS))
+    return {name: HEURISTICS[name] for name in names if name not in left_out}
 
 
-__all__ = ["HEURISTICS", "CannotFitError", "NotApplicableError", "best_first"]
+__all__ = ["BASELINES", "HEURISTICS", "CannotFitError", "Heuristic", "NotApplicableError", "candidates_of"]

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from zbopt.graph.memory import ActivationPolicy, policies
 from zbopt.heuristics.tools.best_rule import best_of
 from zbopt.heuristics.tools.build import (
     CannotFitError,
@@ -14,6 +13,7 @@ from zbopt.heuristics.tools.build import (
     backward_steps,
     checked,
     fitted_schedule,
+    keeps_activations,
     provenance_of,
 )
 from zbopt.heuristics.tools.dispatch import Dispatched
@@ -45,8 +45,7 @@ def first_schedule(instance: Instance) -> Schedule | None:
     iterations, of optimizer steps and reductions, of dropped activations; or where no rule is sure to finish.
     """
     plain = instance.is_simple and instance.optimizer_ticks is None and instance.reduction_ticks is None
-    kept = all(policies(instance, v) == (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages))
-    if not plain or not kept or instance.objective is Objective.PERIOD:
+    if not plain or not keeps_activations(instance) or instance.objective is Objective.PERIOD:
         return None
     try:
         with limited(never):

@@ -62,6 +62,7 @@ class Result:
 
     ``status`` is ``optimal`` only where ``value == bound.value``; ``infeasible`` says why exactly where the status is
     ``infeasible``. ``interrupted`` is true where Ctrl-C ended the search, ``fault`` where the solver's process died.
+    ``notes`` say which of the caller's candidates failed, and how, a sentence each.
     """
 
     instance: Instance
@@ -75,6 +76,7 @@ class Result:
     interrupted: bool = False
     fault: str | None = None
     history: tuple[Progress, ...] = field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float | None:

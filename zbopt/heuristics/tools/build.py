@@ -43,8 +43,23 @@ def require_one_virtual_stage_a_stage(name: str, instance: Instance) -> None:
         )
 
 
-def require_only_ops(name: str, instance: Instance) -> None:
-    """Raise ``NotApplicableError`` where more than the ops of one step has to be placed."""
+def is_plain(instance: Instance) -> bool:
+    """Return whether a step has only ops to place, each alone, and keeps each activation until its backward."""
+    alike = instance.microbatch_times is None and instance.overlapped_ticks is None
+    only_ops = instance.is_simple and instance.reduction_ticks is None
+    return alike and only_ops and keeps_activations(instance)
+
+
+def keeps_activations(instance: Instance) -> bool:
+    """Return whether no activation is or may be dropped before its backward."""
+    return all(policies(instance, v) == (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages))
+
+
+def require_plain_step(name: str, instance: Instance) -> None:
+    """Raise ``NotApplicableError`` where more has to be placed than the ops of one step on one route.
+
+    That is where microbatches differ, transfers or reductions occupy links, or activations may be dropped.
+    """
     require_one_route(name, instance)
     if instance.microbatch_times is not None:
         raise NotApplicableError(f"{name}: microbatches take times of their own; it needs them alike, take list")
@@ -52,6 +67,10 @@ def require_only_ops(name: str, instance: Instance) -> None:
         raise NotApplicableError(
             f"{name}: transfers or reductions occupy links, inputs come late or there are several iterations; "
             "it packs one step's ops alone, take list"
+        )
+    if not keeps_activations(instance):
+        raise NotApplicableError(
+            f"{name}: it keeps activations until their backward, and recompute or offload is not never; take list"
         )
 
 
@@ -68,14 +87,6 @@ def require_split(name: str, instance: Instance) -> None:
     if not instance.may_split:
         raise NotApplicableError(
             f"{name}: the backward is never split; give backward_ticks and weight_ticks, or take 1f1b"
-        )
-
-
-def require_kept_activations(name: str, instance: Instance) -> None:
-    """Raise ``NotApplicableError`` where an activation is or may be dropped before its backward."""
-    if any(policies(instance, v) != (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages)):
-        raise NotApplicableError(
-            f"{name}: it keeps activations until their backward, and recompute or offload is not never; take list"
         )
 
 

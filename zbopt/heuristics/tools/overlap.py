@@ -6,9 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from zbopt.graph import TaskGraph, expand
-from zbopt.graph.memory import ActivationPolicy, policies
 from zbopt.graph.model import Key
-from zbopt.heuristics.tools.build import NotApplicableError, OrderedOp, checked, fitted_schedule, provenance_of
+from zbopt.heuristics.tools.build import (
+    NotApplicableError,
+    OrderedOp,
+    checked,
+    fitted_schedule,
+    keeps_activations,
+    provenance_of,
+)
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 from zbopt.timing import best_starts, orders_of_steps, schedule_of
@@ -32,7 +38,7 @@ def overlapped_in_order(name: str, instance: Instance, rows: Sequence[Iterable[O
     """
     if instance.overlapped_ticks is None:
         return fitted_schedule(name, instance, [list(_steps(row)) for row in rows])
-    if any(policies(instance, v) != (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages)):
+    if not keeps_activations(instance):
         raise NotApplicableError(f"{name}: activations are dropped and ops overlap; leave one of the two out")
     graph = expand(instance)
     pairs, alone = _pairs(graph, rows)

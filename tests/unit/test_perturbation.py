@@ -1,4 +1,4 @@
-"""Shaking a schedule: every one that it gives is valid and better than the one before, and the seed decides all."""
+"""Perturbation: every schedule that it yields is valid and better than the one before, and the seed decides all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uneven import uneven
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS, NotApplicableError
 from zbopt.heuristics.tools.patience import limited
-from zbopt.improve.shake import shaken
+from zbopt.improve.perturbation import perturbed
 from zbopt.problem.instance import Drop, Instance
 from zbopt.problem.schedule import Schedule
 from zbopt.validator import validate
@@ -19,8 +19,8 @@ CASES = [("v", 2, "makespan", "list"), ("interleaved", 3, "makespan", "list"), (
 
 
 def _found(instance: Instance, start: Schedule, seed: int) -> list[Schedule]:
-    """The better schedules of the first forty shakes."""
-    return [better for better in islice(shaken(start, expand(instance), seed), 40) if better is not None]
+    """Return the better schedules of the first forty perturbations."""
+    return [better for better in islice(perturbed(start, expand(instance), seed), 40) if better is not None]
 
 
 @pytest.mark.parametrize(("placement", "cap", "objective", "heuristic"), CASES)
@@ -40,28 +40,28 @@ def test_ragged_and_few_microbatches() -> None:
     """Fewer microbatches than stages: nothing worse comes out."""
     instance = uneven(4, 3, 2, "v")
     start = HEURISTICS["v-auto"](instance)
-    for better in islice(shaken(start, expand(instance), 0), 100):
+    for better in islice(perturbed(start, expand(instance), 0), 100):
         assert better is None or (better.provenance.value or 0) < (start.provenance.value or 0)
 
 
-def test_out_of_time_is_a_shake_in_vain() -> None:
-    """With no time at all each shake gives up at once."""
+def test_out_of_time_is_a_perturbation_in_vain() -> None:
+    """With no time at all each perturbation gives up at once."""
     instance = uneven(4, 8, 2, "v")
     start = HEURISTICS["list"](instance)
     with limited(lambda: True):
-        assert set(shaken(start, expand(instance), 0)) == {None}
+        assert set(perturbed(start, expand(instance), 0)) == {None}
 
 
 def test_activations_that_are_dropped_are_refused() -> None:
     """Packing knows of no op that brings an activation back."""
     instance = uneven(4, 8, 2, "v").model_copy(update={"recompute_ticks": (10,) * 8, "recompute": (Drop.ALWAYS,) * 8})
     start = HEURISTICS["list"](instance)
-    with pytest.raises(NotApplicableError, match="shake: it keeps activations"):
-        next(shaken(start, expand(instance), 0))
+    with pytest.raises(NotApplicableError, match="perturbation: it keeps activations"):
+        next(perturbed(start, expand(instance), 0))
 
 
 @pytest.mark.parametrize("barrier", ["global", "post_validation"])
-def test_bug_optimizer_steps_are_not_shaken(barrier: str) -> None:
+def test_bug_optimizer_steps_are_not_perturbed(barrier: str) -> None:
     """O belongs to no virtual stage and comes last on its stage: only ops of microbatches are packed."""
     fields = {"barrier": barrier, "optimizer_ticks": (3, 1, 2, 0)}
     instance = Instance.model_validate(uneven(4, 8, 3, "interleaved").model_dump() | fields)
