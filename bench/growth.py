@@ -1,4 +1,4 @@
-"""Measure the cost of a solve as the step gets longer: whole processes, F,B,W,comm = 10,11,8,1, 8 stages, held until W.
+"""What a solve costs as the step gets longer: whole processes, F,B,W,comm = 10,11,8,1, 8 stages, held until W.
 
 Prints the least of ``--repeat`` runs for each number of microbatches, as seconds on the clock and of the processor.
 

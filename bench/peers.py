@@ -88,7 +88,7 @@ def heuristics_until(instance: Instance, good_enough: int) -> tuple[int, str]:
 
 
 def solve_until(instance: Instance, good_enough: int, time_limit_s: float) -> tuple[int, str]:
-    """Return the first such value that ``zbopt.solve`` finds, else its best; and what gave it."""
+    """The same by ``zbopt.solve``."""
 
     def stop(progress: Progress) -> None:
         if progress.value is not None and progress.value <= good_enough:

@@ -1,4 +1,4 @@
-"""Measure how far zbopt goes below the best of all heuristics where stages differ in time by up to a factor of 2.
+"""How far zbopt goes below the best of all heuristics where stages differ in time by up to a factor of 2.
 
     python bench/uneven.py [--objective makespan] [--time-limit 20] [--instances 100] [--first 0] > FILE.csv
 
