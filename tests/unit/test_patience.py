@@ -109,7 +109,7 @@ def late_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("late_clock")
 def test_a_solve_goes_on_without_the_one_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a heuristic does, one valid schedule comes out; here the fallback's, since none else is left."""
+    """One valid schedule comes out whatever a heuristic does; here the fallback's, since none else is left."""
     monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"stubborn": stubborn})
     instance = Instance.uniform(stages=4, microbatches=12, placement="v", virtual=2, memory_cap=2, comm_ticks=1)
     result = solve(instance, time_limit_s=60, workers=1)
