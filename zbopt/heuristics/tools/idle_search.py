@@ -25,7 +25,7 @@ from zbopt.heuristics.tools.rule import Rule
 from zbopt.problem.instance import Instance
 
 _LEAST_RUNS, _MOST_RUNS = 24, 1000
-"""Runs on a long and on a short step: bench/README.md, "Beside the published schedulers", has what more runs find."""
+"""Runs on a long and on a short step: bench/README.md, "The search over idle time", has what more runs find."""
 _OPS_A_RUN = 1
 """Ops of a step for each run that is allowed: short steps leave little to choose."""
 _FIRSTS = 100
@@ -41,7 +41,7 @@ _SURPRISES = (0.0, 0.01, 0.03, 0.1)
 """Shares of surprises that a change may have. Not measured."""
 
 _POOL = 8
-"""Rules that are changed: bench/README.md, "Beside the published schedulers"."""
+"""Rules that are changed: bench/README.md, "The search over idle time"."""
 
 _Trial = tuple[Rule, Dispatched]
 """A rule and what it gave."""
