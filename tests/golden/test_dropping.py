@@ -1,4 +1,4 @@
-"""What recomputation and offloading are for: schedules under caps below what any schedule needs without them."""
+"""Recomputation and offloading: schedules under caps below what any schedule needs without them."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _memory_fits(
     others: list[tuple[cp_model.IntVar, cp_model.IntVar, cp_model.IntVar]],
     start: cp_model.IntVar,
 ) -> None:
-    """What the others hold at ``start`` leaves room."""
+    """Tell whether the memory that the others hold at ``start`` leaves room."""
 
     def by_then(time: cp_model.LinearExprT) -> cp_model.IntVar:
         literal = model.new_bool_var("")

@@ -25,7 +25,7 @@ def test_instances_are_such_that_the_bound_says_something() -> None:
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bound_is_never_above_the_optimum(block: int) -> None:
-    """What grows, some stages with some of them full, and all stages; the optimum is CP-SAT's."""
+    """The growing bound, some stages with some of them full, and all stages stay at or below CP-SAT's optimum."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         random = Random(seed)
         instance = _instance(random)

@@ -29,7 +29,7 @@ Call = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def call() -> Call:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     group = typer.main.get_command(cli.app_of(("replay", "prove", "qualify", "diff", "profile")))
     return lambda *words: int(group.main([str(w) for w in words], standalone_mode=False) or 0)
 

@@ -83,7 +83,7 @@ def test_messages_of_a_pair_have_one_order(plans: SimpleNamespace) -> None:
 
 
 def _deadlocks(rows: tuple[tuple[Action, ...], ...], stage_of: tuple[int, ...]) -> bool:
-    """One queue of transfers a rank, each of which waits until both of its ends are at the head: the strictest link."""
+    """Tell whether in-order links deadlock: one queue a rank, a transfer waits until both its ends are at the head."""
     after = {Op.SEND_F: 1, Op.SEND_B: -1}
     links: list[list[tuple[str, int, int | None]]] = [[] for _ in rows]
     arrived: set[tuple[str, int, int | None]] = set()
@@ -193,7 +193,7 @@ def _damaged(rows: tuple[tuple[Action, ...], ...], rank: int, edit: str) -> tupl
     ],
 )
 def test_damage_is_refused_before_start(plans: SimpleNamespace, rank: int, edit: str, code: str) -> None:
-    """The damages that torch 2.13's loader was measured to accept, and the others."""
+    """Both the damages that torch 2.13's loader was measured to accept and the others are refused."""
     schedule = plans.zb_h1(3, 6)
     found = check_rows(_damaged(lower(schedule), rank, edit), schedule.instance)
     assert code in {refusal.code for refusal in found}
@@ -235,6 +235,6 @@ def test_csv_round_trip(plans: SimpleNamespace, tmp_path) -> None:  # type: igno
 
 @pytest.mark.parametrize("text", ["0F0xyz", "F0", "0F", "0REDUCE_GRAD3", "0f0", "0X1"])
 def test_junk_is_no_action(text: str) -> None:
-    """PyTorch's own reader takes the first of these."""
+    """Junk is refused. PyTorch's own reader takes the first of these."""
     with pytest.raises(ValueError, match=r"no action|takes"):
         parse_action(text)

@@ -18,7 +18,7 @@ from zbopt.replay.spec import Job, Network, Training
 
 
 def _error(plan: Schedule, job: Job, limit: float) -> float:
-    """Least makespan error over the steps of up to five runs, the first below ``limit`` ending them.
+    """Return the least makespan error over the steps of up to five runs. The first below ``limit`` ends them.
 
     Without what other work on the machine added, by the kernel's count of when a process was ready and had no core; the
     least, since that other work also makes what runs slower.

@@ -18,7 +18,7 @@ TICK_NS = 1000
 
 
 def _as_planned(plan: Schedule, shift: dict[str, int] | None = None) -> Trace:
-    """A trace in which every event runs when planned, ``shift`` ns later where named."""
+    """Return a trace in which every event runs when planned, or ``shift`` ns later where named."""
     shift = shift or {}
     events = tuple(
         TraceEvent(

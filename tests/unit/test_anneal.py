@@ -261,7 +261,7 @@ def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch
 
 
 def test_bug_period_of_several_virtual_stages_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What improves has one iteration; it began from all of them, and `solve` ended with an error."""
+    """The improving searches take one iteration. They began from all of them, and `solve` ended with an error."""
     fields = {"iterations": 2, "objective": "period", "barrier": "post_validation", "optimizer_ticks": (5,) * 4}
     monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     instance = Instance.model_validate(_instance("v", 2, microbatches=12).model_dump() | fields)

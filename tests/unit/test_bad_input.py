@@ -1,4 +1,4 @@
-"""Whatever is wrong with a call or a file: exit code 2 (1: infeasible), and one line on stderr that says so.
+"""Faults of calls and files: each gives exit code 2 (1: infeasible), and one line on stderr that says so.
 
 Each line names the object, the value, the limit and the way out. Nothing is printed on stdout but for an infeasible
 instance, which is an answer.
@@ -417,7 +417,7 @@ def test_wrong_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_real_program_ends_the_same_way() -> None:
-    """The same through a process: exit code 2, one line, no traceback."""
+    """The program in a process of its own ends alike: exit code 2, one line, no traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "zbopt", "solve", "--stages", "0", "--micro", "8"], capture_output=True, text=True
     )

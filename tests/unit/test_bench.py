@@ -218,7 +218,7 @@ def test_against_another_engine(folder: Path, solver: Solver, tmp_path: Path) ->
 def test_engines_that_contradict_each_other(
     folder: Path, solver: Solver, theirs: tuple[int, int, float], message: str
 ) -> None:
-    """As with what is on record: a fault, never an improvement."""
+    """A contradiction between engines is a fault, never an improvement, as with what is on record."""
     solver.milp = {2: theirs}
     rows = bench_set(folder, LIMITS, match="m2", against=Engine.MILP)
     assert rows[0].error == f"{message}: one of the two is wrong"
@@ -249,7 +249,7 @@ def test_update_keeps_the_best_of_both(folder: Path) -> None:
 
 
 def test_update_without_improvement_leaves_the_file(folder: Path) -> None:
-    """The same value and bound again: not even the date changes."""
+    """An equal value and bound change nothing, not even the date."""
     text = HEAD + "m2,makespan,7,9,cp-sat,0,d\n"
     (folder / "best_known.csv").write_text(text)
     assert update_best_known(folder, [row()], TODAY) == []

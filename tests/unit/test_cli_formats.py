@@ -174,7 +174,7 @@ def test_a_bad_cell_is_named_with_its_file(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_bug_refusals_without_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is missing in a trace, and routes that a layout has no word for, were told without the file's name."""
+    """Errors on a trace's missing events, and on routes that a layout cannot express, did not name the file."""
     path = tmp_path / "trace.json"
     path.write_text(json.dumps([{"ph": "X", "name": "PP:0F0", "ts": 0, "dur": 2, "pid": 0}]))
     told = said(["import", str(path), "--from", "chrome-trace"], capsys, 2)

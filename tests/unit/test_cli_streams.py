@@ -1,4 +1,4 @@
-"""What the program does when a stream is closed, full or a terminal, when Ctrl-C comes, and when the code fails."""
+"""Behaviour of the program when a stream is closed, full or a terminal, on Ctrl-C, and when the code fails."""
 
 import os
 import pty
@@ -160,7 +160,7 @@ def test_bug_pressed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_pressed_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes on after the first press can be ended by a later one."""
+    """Work that goes on after the first press can be ended by a later one."""
     times = iter((10.0, 10.9, 12.0))
     monkeypatch.setattr(ctrl_c.time, "monotonic", lambda: next(times))
     with ctrl_c.pressed_once():
@@ -213,7 +213,7 @@ def test_bug_pressed_after_the_result() -> None:
 
 
 def on_terminal(arguments: list[str], interrupt_at: tuple[bytes, int] | None = None, **environment: str) -> str:
-    """What a terminal gets to see; with Ctrl-C as soon as it has shown a text a number of times."""
+    """Return what a terminal shows, with Ctrl-C as soon as it has shown a text a number of times."""
     ours, theirs = pty.openpty()
     clean = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "COLUMNS", "FORCE_COLOR"}}
     program = subprocess.Popen(

@@ -122,7 +122,7 @@ def test_kill_at_any_moment(kill: int, at_start: Callable[..., list[Popen]]) -> 
 
 @pytest.mark.parametrize("code", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
 def test_crash(code: signal.Signals, at_start: Callable[..., list[Popen]]) -> None:
-    """What a fault in native code does to the process: the result names the signal."""
+    """A fault in native code ends the process, and the result names the signal."""
 
     def crash(process: Popen) -> None:
         time.sleep(0.5)

@@ -67,7 +67,7 @@ def test_audit_rejections(rejected: dict[str, Any]) -> None:
 
 
 def test_order_of_events_does_not_matter() -> None:
-    """The same events shuffled: the same instance, the same schedule as a set."""
+    """Shuffled events give an equal instance, and an equal schedule as a set."""
     shuffled = deepcopy(DOCUMENT)
     Random(1).shuffle(shuffled["events"])
     first, _ = _read(DOCUMENT)

@@ -42,7 +42,7 @@ from zbopt.problem.instance import COMPUTE, Instance, Kind, read_instance, write
 
 REPOSITORY = Path(__file__).parents[2]
 DECLARED: Mapping[str, Facts] = dict(facts_by_field(Instance))
-"""What the code declares. The laws that a field keeps are chosen by this, not by what a strike leaves."""
+"""The facts that the code declares. The laws that a field keeps are chosen by this, not by what a strike leaves."""
 Document = dict[str, Any]
 
 RECOMPUTE = {"recompute": "always"}

@@ -189,7 +189,7 @@ TRANSFERS = HEURISTICS["list"](
 
 @pytest.mark.parametrize("tick", ["unit", "1us", "25ns"])
 def test_the_rules_of_the_trace_event_format(tick: str) -> None:
-    """What viewers ask for, or drop in silence: slices of a track nest, times are not negative, every flow one start
+    """The trace keeps the rules that viewers need: slices of a track nest, times are not negative, every flow one start
     and one later end, each inside a slice of its track, counters are numbers, and every track has a name.
     """
     schedule = TRANSFERS.model_copy(update={"instance": TRANSFERS.instance.model_copy(update={"tick": tick})})

@@ -192,6 +192,6 @@ def test_not_a_table() -> None:
 
 @pytest.mark.parametrize("cell", ["(0F1)OVERLAP_F_B", "(0F1;0F0)OVERLAP_F_B", "(0F1;0B0;0W0)OVERLAP_F_B"])
 def test_bug_overlap_of_anything(cell: str) -> None:
-    """Whatever stood in the brackets was taken: PyTorch's OVERLAP_F_B is one forward and one backward."""
+    """Any ops in the brackets were taken, but PyTorch's OVERLAP_F_B is one forward and one backward."""
     with pytest.raises(ValueError, match=r"row 0, cell 1: OVERLAP_F_B takes a forward and a backward; write such as"):
         order_from_csv(f"0F0,{cell},0B0,0B1\n")

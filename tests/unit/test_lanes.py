@@ -1,4 +1,4 @@
-"""What runs beside compute, in all pictures: transfers, offloads, reductions and collectives, in rows of their own."""
+"""Lanes beside compute, in all pictures: transfers, offloads, reductions and collectives."""
 
 import json
 import re
@@ -53,7 +53,7 @@ PORTS = _timed(
      "reduction_occupies": "port", "collectives": [{"kind": "W", "start": 1, "ticks": 1}]},
     *OPS, *SENDS, *REDUCED,
 )  # fmt: skip
-"""The same on ports, with a window in the second tick of each W."""
+"""The instance above on ports, with a window in the second tick of each W."""
 
 
 def _shown(rows: tuple[Lane, ...]) -> list[tuple[str, list[str]]]:
@@ -61,7 +61,7 @@ def _shown(rows: tuple[Lane, ...]) -> list[tuple[str, list[str]]]:
 
 
 def test_the_schedules_are_valid() -> None:
-    """What is drawn here is what may be."""
+    """The schedules that these tests draw are valid."""
     for schedule in (LINKS, PORTS):
         assert validate(schedule.instance, schedule).violations == ()
 

@@ -181,7 +181,7 @@ class Browser:
         )
 
     def tip(self) -> str:
-        """What the hover says."""
+        """Return the text of the hover."""
         self.settle()
         return str(self.driver.find_element("id", "tip").text)
 
@@ -275,7 +275,7 @@ def test_wheel_zooms_where_the_pointer_is(opened: Browser) -> None:
 
 @needs_browser
 def test_drag_pans(opened: Browser) -> None:
-    """What is dragged stays below the pointer: from tick 20 to tick 15 moves the window by 5."""
+    """The dragged tick stays below the pointer: from tick 20 to tick 15 moves the window by 5."""
     opened.click("in")
     canvas = opened.driver.find_element("id", "gantt-0")
     left, right = (float(canvas.get_dom_attribute(f"data-{name}")) for name in ("left", "right"))
@@ -330,7 +330,7 @@ def test_critical_path_and_theme(opened: Browser) -> None:
 
 @needs_browser
 def test_print_is_light_and_without_buttons(opened: Browser) -> None:
-    """Whatever the theme, paper is white; afterwards the theme is what it was."""
+    """Paper is white with any theme. Afterwards the theme is what it was."""
     driver = opened.driver
     background = "return getComputedStyle(document.body).backgroundColor"
     driver.execute_script("document.documentElement.dataset.theme = 'dark'")
@@ -496,7 +496,7 @@ def live(event: Event, time: int) -> bool:
 
 
 def gone(schedule: Schedule, time: int) -> Fraction:
-    """What the BWs of stage 1 that have ended gave back."""
+    """Return the memory that the ended BWs of stage 1 gave back."""
     return sum(
         (Fraction(1, 3) for e in schedule.events if e.stage == 1 and e.kind.value == "BW" and e.end <= time),
         Fraction(0),
