@@ -50,7 +50,7 @@ def test_without_torch_the_way_out_is_named(call: Call, plan: Path, monkeypatch:
 def test_another_torch_is_refused(call: Call, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "find_spec", lambda name: name)
     monkeypatch.setattr(launch, "version", lambda name: "2.14.1")
-    with pytest.raises(ReplayError, match=r"torch 2\.14\.1 is installed, replay is written for 2\.13; install"):
+    with pytest.raises(ReplayError, match=r"torch 2\.14\.1 is installed, but replay needs 2\.13; install"):
         call("replay", plan)
 
 
@@ -69,15 +69,15 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--steps", "0"), "steps = 0: must be at least 1"),
         (("--overflow-at", "1,3"), "overflow_at = 3: there is no such step; steps are 0 to 2"),
         (("--clip-at", "2", "--steps", "2"), "clip_at = 2: there is no such step; steps are 0 to 1"),
-        (("--checkpoint-every", "1", "--checkpoint-dir", __file__), "is a file; give --checkpoint-dir a folder"),
+        (("--checkpoint-every", "1", "--checkpoint-dir", __file__), "is a file; give the path of a folder"),
         (("--learning-rate", "inf"), "learning_rate = inf: must be finite"),
         (("--timeout", "nan"), "timeout = nan: give at least 1 second"),
         (("--timeout", "0.001"), "timeout = 0.001: give at least 1 second"),
         (("--init-seed", "-1"), "seed = -1: must be at least 0"),
         (("--trace", "nowhere/t.json"), "--trace nowhere/t.json: there is no directory nowhere; make it"),
         (("--observed", "."), r"--observed .: is a directory; give the path of a file in it"),
-        (("--observed", "a.json", "--trace", "./a.json"), "--observed a.json: --trace writes to it too"),
-        (("--resume",), "checkpoints have no folder; give --checkpoint-dir"),
+        (("--observed", "a.json", "--trace", "./a.json"), "--observed a.json: --trace writes to the same file"),
+        (("--resume",), "need a folder of checkpoints; give --checkpoint-dir"),
         (("--resume", "--checkpoint-dir", "nowhere"), "nowhere: holds no complete checkpoint; leave --resume out"),
         (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),
     ],
@@ -121,7 +121,7 @@ def test_bug_members_went_on_without_their_parent() -> None:
 
 @pytest.mark.parametrize(
     ("rank", "world", "message"),
-    [("0", "3", r"3 processes for 2 \(stages times replicas.*start 2"), ("x", "2", "RANK = 'x' is no whole number")],
+    [("0", "3", r"3 processes for 2 \(stages times replicas.*start 2"), ("x", "2", "RANK = 'x' is not a whole number")],
 )
 def test_bug_a_wrong_number_of_processes(
     rank: str, world: str, message: str, call: Call, plan: Path, monkeypatch: pytest.MonkeyPatch
@@ -239,12 +239,12 @@ def test_checkpoints_and_resume(call: Call, plan: Path, tmp_path: Path, capsys: 
     with pytest.raises(ValueError, match="its last checkpoint has all 5 steps; raise --steps"):
         call(*words, "--steps", 5, *folder, "--resume")
     for flags, text in (
-        (("--dtype", "float32"), "step-5: is of float64, and the network is float32; give --dtype float64, or no"),
+        (("--dtype", "float32"), "step-5: holds float64 weights, but the network has float32; give --dtype float64"),
         (
             ("--width", 32),
-            r"v0.model.block0.norm.weight is \[16\], and here \[32\]; it is of another network; give",
+            r"v0.model.block0.norm.weight has shape \[16\], but \[32\] here; the checkpoint is of another",
         ),
-        (("--network", "gpt"), "step-5: holds no v0.model.embedding.tokens.weight; it is of another network; give"),
+        (("--network", "gpt"), "step-5: has no weight v0.model.embedding.tokens.weight; the checkpoint is of another"),
     ):
         with pytest.raises(ValueError, match=text):
             call(*words, "--steps", 6, *folder, "--resume", *flags)
@@ -256,7 +256,7 @@ def test_no_cuda_device_is_named(where: tuple[str, ...], call: Call, plan: Path)
     torch = pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here")
-    with pytest.raises(ReplayError, match="device cuda: no CUDA device is here; use --device cpu"):
+    with pytest.raises(ReplayError, match="device cuda: this machine has no CUDA device; use --device cpu"):
         call("replay", plan, "--device", "cuda", *where)
 
 

@@ -10,7 +10,7 @@ from zbopt.analysis.difference import Divergence, Parting, divergences
 from zbopt.analysis.idle import Cause, Explanation, explain
 from zbopt.analysis.metrics import Figures, figures
 from zbopt.cli import out
-from zbopt.cli.check import INVALID, Checked, read_checked
+from zbopt.cli.check import INVALID, CheckedFile, read_checked
 from zbopt.cli.distance import idle_interval_text, parting_record, parting_text
 from zbopt.problem.instance import Instance
 from zbopt.reports.explain import sums_record
@@ -23,10 +23,10 @@ _MOST_STAGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedFile:
     """A file's schedule with its figures and causes."""
 
-    checked: Checked
+    checked: CheckedFile
     figures: Figures
     explained: Explanation
 
@@ -50,12 +50,12 @@ def compare_files(files: Sequence[Path], json: bool) -> int:
     return 0 if all(side.checked.valid for side in sides) else INVALID
 
 
-def _side(file: Path) -> Side:
+def _side(file: Path) -> ComparedFile:
     checked = read_checked(file)
-    return Side(checked, figures(checked.schedule), explain(checked.schedule))
+    return ComparedFile(checked, figures(checked.schedule), explain(checked.schedule))
 
 
-def _page(sides: Sequence[Side]) -> Iterator[str]:
+def _page(sides: Sequence[ComparedFile]) -> Iterator[str]:
     width = out.width()
     yield f"1 is {sides[0].checked.file}" + "".join(f"; {i} is {s.checked.file}" for i, s in enumerate(sides[1:], 2))
     yield from table(_figures_rows(sides))
@@ -65,7 +65,7 @@ def _page(sides: Sequence[Side]) -> Iterator[str]:
         yield from lines_of(_difference_rows(sides[0], side, number), width)
 
 
-def _figures_rows(sides: Sequence[Side]) -> list[list[str]]:
+def _figures_rows(sides: Sequence[ComparedFile]) -> list[list[str]]:
     """A column a schedule, a row a figure; causes that no schedule has are left out."""
     head = ["", *(str(number) for number, _ in enumerate(sides, 1))]
     rows = [
@@ -84,7 +84,7 @@ def _figures_rows(sides: Sequence[Side]) -> list[list[str]]:
     return [head, *rows]
 
 
-def _difference_rows(first: Side, second: Side, number: int) -> Iterator[tuple[str, str]]:
+def _difference_rows(first: ComparedFile, second: ComparedFile, number: int) -> Iterator[tuple[str, str]]:
     fields = _other_fields(first.instance, second.instance)
     if fields:
         shown = "; ".join(f"{name} {a} and {b}" for name, a, b in fields)
@@ -109,7 +109,7 @@ def _difference_rows(first: Side, second: Side, number: int) -> Iterator[tuple[s
     yield from _cost_rows(first, second, number)
 
 
-def _cost_rows(first: Side, second: Side, number: int) -> Iterator[tuple[str, str]]:
+def _cost_rows(first: ComparedFile, second: ComparedFile, number: int) -> Iterator[tuple[str, str]]:
     """What the second costs more or less, and the first wait that only one of the two has."""
     pairs = [
         ("makespan", first.figures.makespan, second.figures.makespan),
@@ -136,7 +136,7 @@ def _cost_rows(first: Side, second: Side, number: int) -> Iterator[tuple[str, st
 _ENDS = (Cause.FILL, Cause.DRAIN)
 
 
-def _waits(side: Side) -> Iterator[tuple[int, int, int]]:
+def _waits(side: ComparedFile) -> Iterator[tuple[int, int, int]]:
     yield from ((i.stage, i.start, i.end) for i in side.explained.idle)
 
 
@@ -159,7 +159,7 @@ def _other_fields(first: Instance, second: Instance) -> list[tuple[str, str, str
     return found
 
 
-def _record(sides: Sequence[Side]) -> Record:
+def _record(sides: Sequence[ComparedFile]) -> Record:
     """What ``--json`` prints."""
     return {
         "schedules": [
@@ -177,7 +177,7 @@ def _record(sides: Sequence[Side]) -> Record:
     }
 
 
-def _difference_record(first: Side, second: Side) -> Record:
+def _difference_record(first: ComparedFile, second: ComparedFile) -> Record:
     found: list[Divergence] = [d for d in divergences(first.checked.schedule, second.checked.schedule) if d is not None]
     return {
         "first": str(first.checked.file),

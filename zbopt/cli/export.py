@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from zbopt.analysis.metrics import memory_curve
 from zbopt.cli import out
-from zbopt.cli.check import INVALID, Checked, read_checked
+from zbopt.cli.check import INVALID, CheckedFile, read_checked
 from zbopt.cli.formats import Format, refuse_flags
 from zbopt.cli.options import switch
 from zbopt.formats.chrome_trace import to_chrome_trace
@@ -20,10 +20,11 @@ from zbopt.formats.megatron_layout import SCHEMA, Layers, layers_from_document, 
 from zbopt.formats.order import require_one_route
 from zbopt.formats.sail_zb import to_sail_zb
 from zbopt.formats.torch_csv import compute_only, rows_text
+from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
 from zbopt.problem.instance import Instance, first_error, placement_of, read_document
 from zbopt.problem.schedule import Schedule
-from zbopt.replay.checks import RefusedError, refuse
+from zbopt.replay.checks import CannotReplayError, checked_actions
 
 
 def export_command(
@@ -82,7 +83,7 @@ def export_command(
     if output is None:
         out.page(text.splitlines())
     else:
-        output.write_text(text, encoding="utf-8")
+        write_text(output, text)
         out.page([f"{output}: {to.value} of {file}"])
     return ending
 
@@ -90,12 +91,12 @@ def export_command(
 _FLAGS = {"--comms": Format.TORCH_CSV, "--layers": Format.MEGATRON_LAYOUT}
 
 
-def _torch_csv(checked: Checked, comms: bool) -> str:
+def _torch_csv(checked: CheckedFile, comms: bool) -> str:
     """The table, refused where PyTorch would compute something else without a word."""
     schedule = checked.schedule
     try:
-        rows = refuse(schedule, single_process=False)
-    except RefusedError as error:
+        rows = checked_actions(schedule, single_process=False)
+    except CannotReplayError as error:
         raise ValueError(f"{checked.file}: {error.refusals[0]}") from None
     if not comms and not _torchtitan_reads(schedule.instance):
         out.say(
@@ -111,13 +112,13 @@ def _torchtitan_reads(instance: Instance) -> bool:
     return not rest and any(instance.stage_of == placement_of(name, instance.stages, virtual) for name in names)
 
 
-def _chrome_trace(checked: Checked) -> str:
+def _chrome_trace(checked: CheckedFile) -> str:
     schedule = checked.schedule
     return to_chrome_trace(schedule, [memory_curve(schedule.instance, row) for row in schedule.holders_by_stage()])
 
 
-def _of(convert: Callable[[Schedule], str]) -> Callable[[Checked], str]:
-    def named(checked: Checked) -> str:
+def _of(convert: Callable[[Schedule], str]) -> Callable[[CheckedFile], str]:
+    def named(checked: CheckedFile) -> str:
         try:
             return convert(checked.schedule)
         except ValueError as error:

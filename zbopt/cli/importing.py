@@ -28,6 +28,7 @@ from zbopt.formats.order import Cell, Order, order_of
 from zbopt.formats.profiler import from_profiler
 from zbopt.formats.sail_zb import from_sail_zb
 from zbopt.formats.torch_csv import order_from_csv
+from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import read_foreign_document, read_text, require_writable
 from zbopt.problem.instance import Instance, read_document, read_instance
 from zbopt.problem.schedule import Provenance, Schedule, versions, write_schedule
@@ -39,7 +40,7 @@ from zbopt.validator import Verdict, validate
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedSchedule:
     """A schedule from foreign files. Of an observed one the times are measured, and no verdict on them is given."""
 
     files: tuple[Path, ...]
@@ -122,7 +123,7 @@ def import_command(
     return _show(imported, None, output, json)
 
 
-def _explained(imported: Imported, search: SearchFlags, better: Path | None, output: Path | None, json: bool) -> int:
+def _explained(imported: ImportedSchedule, search: SearchFlags, better: Path | None, output: Path | None, json: bool) -> int:
     """Solve the instance too, and print how far the order is from the best."""
     result = search_for(imported.schedule.instance, search)
     if result.schedule is None:
@@ -155,13 +156,13 @@ def _import_layout(file: Path, stages: int, output: Path | None) -> int:
     if output is None:
         out.page(text.splitlines())
     else:
-        output.write_text(text + "\n", encoding="utf-8")
+        write_text(output, text + "\n")
         counts = f"{document['decoder_layers']} decoder layers on {document['virtual_stages']} virtual stages"
         out.page([f"{output}: {counts}"])
     return 0
 
 
-def _imported(files: list[Path], source: Format, instance: Instance | None) -> Imported:
+def _imported(files: list[Path], source: Format, instance: Instance | None) -> ImportedSchedule:
     if source is Format.CHROME_TRACE:
         return _imported_trace(files, instance)
     if source is Format.TORCH_CSV:
@@ -181,15 +182,15 @@ def _named(file: Path, read: Callable[[], Order]) -> Order:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _timed(files: list[Path], order: Order, instance: Instance, source: Format) -> Imported:
+def _timed(files: list[Path], order: Order, instance: Instance, source: Format) -> ImportedSchedule:
     provenance = Provenance(source=f"import:{source.value}", versions=versions())
     schedule = schedule_of_orders(instance, order.rows, provenance)
     value = figures(schedule).value(instance.objective)
     schedule = schedule.model_copy(update={"provenance": provenance.model_copy(update={"value": value})})
-    return Imported(tuple(files), schedule, validate(instance, schedule))
+    return ImportedSchedule(tuple(files), schedule, validate(instance, schedule))
 
 
-def _imported_trace(files: list[Path], instance: Instance | None) -> Imported:
+def _imported_trace(files: list[Path], instance: Instance | None) -> ImportedSchedule:
     """A trace of ours as it was written, one of torch.profiler as it ran; with an instance the order, timed anew."""
     documents = {str(file): read_foreign_document(file) for file in files}
     ours = next((name for name, document in documents.items() if is_ours(document)), None)
@@ -198,7 +199,7 @@ def _imported_trace(files: list[Path], instance: Instance | None) -> Imported:
     observed = ours is None
     schedule = from_chrome_trace(documents[ours], ours) if ours else _observed(documents)
     if instance is None:
-        return Imported(tuple(files), schedule, None if observed else validate(schedule.instance, schedule))
+        return ImportedSchedule(tuple(files), schedule, None if observed else validate(schedule.instance, schedule))
     rows = [
         [
             Cell((e.kind, e.virtual_stage, e.microbatch), e.id)
@@ -219,7 +220,7 @@ def _observed(documents: Mapping[str, object]) -> Schedule:
         raise ValueError(text if text.startswith(tuple(documents)) else f"{', '.join(documents)}: {text}") from None
 
 
-def _show(imported: Imported, distance: Distance | None, output: Path | None, json: bool) -> int:
+def _show(imported: ImportedSchedule, distance: Distance | None, output: Path | None, json: bool) -> int:
     """Print what was imported."""
     if json:
         out.record(_record(imported, distance))
@@ -228,7 +229,7 @@ def _show(imported: Imported, distance: Distance | None, output: Path | None, js
     return 0 if imported.valid else INVALID
 
 
-def _page(imported: Imported, distance: Distance | None, output: Path | None) -> Iterator[str]:
+def _page(imported: ImportedSchedule, distance: Distance | None, output: Path | None) -> Iterator[str]:
     schedule, width = imported.schedule, out.width()
     instance = schedule.instance
     files = imported.files
@@ -249,7 +250,7 @@ def _page(imported: Imported, distance: Distance | None, output: Path | None) ->
         yield from lines_of(distance_page(distance), width)
 
 
-def _record(imported: Imported, distance: Distance | None) -> Record:
+def _record(imported: ImportedSchedule, distance: Distance | None) -> Record:
     schedule, verdict = imported.schedule, imported.verdict
     known = figures(schedule)
     return {

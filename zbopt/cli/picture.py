@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from zbopt.cli import out
-from zbopt.cli.check import INVALID, Checked, FileArgument, best_known, read_checked
+from zbopt.cli.check import INVALID, CheckedFile, FileArgument, best_known, read_checked
 from zbopt.cli.window import FromFlag, ToFlag, window_of
+from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
 from zbopt.reports.figure import save_figure
 from zbopt.reports.web import Entry, web_page
@@ -53,7 +54,7 @@ def report_command(files: FilesArgument, output: PageFlag) -> int:
     """
     checked = [read_checked(file) for file in files]
     require_writable(output, *files)
-    output.write_text(web_page([_entry(one) for one in checked]), encoding="utf-8")
+    write_text(output, web_page([_entry(one) for one in checked]))
     out.page([f"written to {output}"])
     broken = [str(one.file) for one in checked if not one.valid]
     if broken:
@@ -61,7 +62,7 @@ def report_command(files: FilesArgument, output: PageFlag) -> int:
     return INVALID if broken else 0
 
 
-def _entry(checked: Checked) -> Entry:
+def _entry(checked: CheckedFile) -> Entry:
     bound = best_known(checked.schedule) if checked.valid else None
     return Entry(
         name=out.shown(str(checked.file)), schedule=checked.schedule, violations=checked.violations, bound=bound

@@ -9,7 +9,7 @@ import typer
 from zbopt.analysis.idle import explain
 from zbopt.analysis.ledger import stage_ledgers
 from zbopt.cli import out
-from zbopt.cli.check import INVALID, Checked, FileArgument, read_checked
+from zbopt.cli.check import INVALID, CheckedFile, FileArgument, read_checked
 from zbopt.cli.flags import JsonFlag
 from zbopt.reports.explain import explain_page, explain_record
 from zbopt.reports.ledger import ledger_page, ledger_record
@@ -55,7 +55,7 @@ def explain_command(file: FileArgument, json: JsonFlag = False) -> int:
     return _code(checked)
 
 
-def _code(checked: Checked) -> int:
+def _code(checked: CheckedFile) -> int:
     if checked.valid:
         return 0
     out.say(f"zbopt: {checked.file} is not a valid schedule; see zbopt validate {checked.file}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from zbopt.problem.atomic import write_text
 from zbopt.problem.communication import Collective, CommunicationFields
 from zbopt.problem.documents import first_fault, kind_of, read_document
 from zbopt.problem.kinds import (
@@ -383,7 +384,7 @@ def write_instance(instance: Instance, path: Path | str) -> None:
     fields = {name: dumped[name] for name in (*own, *dumped) if name in dumped}
     spread = {*_PER_VIRTUAL_STAGE, *_PER_STAGE}
     lines = (f"  {json.dumps(k)}: {json.dumps(_collapse(v) if k in spread else v)}" for k, v in fields.items())
-    Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _collapse(value: object) -> object:

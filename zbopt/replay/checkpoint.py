@@ -1,12 +1,13 @@
-"""Stop and resume: weights, optimizer state, loss scale and step, through torch.distributed.checkpoint."""
+"""Checkpoints of weights, optimizer state, loss scale and step, through torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import (
@@ -22,7 +23,10 @@ from zbopt.replay.training import Pipeline
 
 
 def save(pipeline: Pipeline, folder: Path) -> Path:
-    """Write ``folder/step-N``, N the number of finished steps; every rank calls this. It is complete with .metadata."""
+    """Write a checkpoint to ``folder/step-N``, where N is the number of finished steps, and return its path.
+
+    Every rank calls this. PyTorch writes ``.metadata`` last, so a checkpoint with that file is complete.
+    """
     pipeline.finish()
     path = folder / f"step-{pipeline.step_number}"
     save_state(_state(pipeline), checkpoint_id=path)
@@ -30,51 +34,68 @@ def save(pipeline: Pipeline, folder: Path) -> Path:
 
 
 def load(pipeline: Pipeline, path: Path) -> None:
-    """Take over what ``save`` wrote, by the same schedule placement or another: keys are by virtual stage.
+    """Load what ``save`` wrote into ``pipeline``.
+
+    The placement may be another one than when the checkpoint was saved, because its keys are virtual stages.
 
     Raises:
-        ValueError: It is of another network, or of another type of numbers.
+        ValueError: The checkpoint is of another network, or of another number type.
     """
     state = _state(pipeline)
-    _require_alike(state, path)
+    _require_same_network(state, path)
     load_state(state, checkpoint_id=path)
-    for v, part in pipeline.parts.items():
-        set_model_state_dict(part.module, state[f"v{v}.model"])
-        set_optimizer_state_dict(part.module, part.optimizer, optim_state_dict=state[f"v{v}.optimizer"])
+    for v, local in pipeline.local.items():
+        set_model_state_dict(local.module, state[f"v{v}.model"])
+        set_optimizer_state_dict(local.module, local.optimizer, optim_state_dict=state[f"v{v}.optimizer"])
     counters = state["counters"]
     pipeline.step_number, pipeline.scale.good_steps = int(counters[0]), int(counters[1])
     pipeline.scale.value = float(counters[2])
 
 
-def _require_alike(state: Mapping[str, Any], path: Path) -> None:
-    """Loading itself takes a checkpoint of another dtype without a word, and rounds it."""
+def _require_same_network(state: Mapping[str, Any], path: Path) -> None:
+    """Refuse a checkpoint of another network or number type.
+
+    PyTorch's own loading takes a checkpoint of another dtype without a word, and rounds it.
+    """
     saved = FileSystemReader(path).read_metadata().state_dict_metadata
-    mine = ((f"{part}.{name}", w) for part, held in state.items() if ".model" in part for name, w in held.items())
-    for key, tensor in mine:
-        held = saved.get(key)
-        if not isinstance(held, TensorStorageMetadata):
-            raise ValueError(f"{path}: holds no {key}; {_OF_ANOTHER}")
-        if held.properties.dtype != tensor.dtype:
-            was, now = (str(dtype).removeprefix("torch.") for dtype in (held.properties.dtype, tensor.dtype))
-            raise ValueError(f"{path}: is of {was}, and the network is {now}; give --dtype {was}, or no --resume")
-        if held.size != tensor.shape:
-            raise ValueError(f"{path}: {key} is {list(held.size)}, and here {list(tensor.shape)}; {_OF_ANOTHER}")
+    for key, tensor in _weights(state):
+        stored = saved.get(key)
+        if not isinstance(stored, TensorStorageMetadata):
+            raise ValueError(f"{path}: has no weight {key}; {_OTHER_NETWORK}")
+        if stored.properties.dtype != tensor.dtype:
+            was, now = (str(dtype).removeprefix("torch.") for dtype in (stored.properties.dtype, tensor.dtype))
+            raise ValueError(
+                f"{path}: holds {was} weights, but the network has {now}; give --dtype {was}, or leave --resume out"
+            )
+        if stored.size != tensor.shape:
+            raise ValueError(
+                f"{path}: {key} has shape {list(stored.size)}, but {list(tensor.shape)} here; {_OTHER_NETWORK}"
+            )
 
 
-_OF_ANOTHER = "it is of another network; give the flags that it was saved with, or no --resume"
+_OTHER_NETWORK = "the checkpoint is of another network; give the flags that it was saved with, or leave --resume out"
+
+
+def _weights(state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Yield every weight of a training state under its key in a checkpoint."""
+    for group, values in state.items():
+        if group.endswith(".model"):
+            for name, weight in values.items():
+                yield f"{group}.{name}", weight
 
 
 def latest(folder: Path) -> Path | None:
-    """The complete checkpoint with the most steps; ``None``: there is none."""
-    found = [path for path in folder.glob("step-*") if (path / ".metadata").is_file()]
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    """Return the complete checkpoint in ``folder`` with the most steps; ``None`` where there is none."""
+    complete = [path for path in folder.glob("step-*") if (path / ".metadata").is_file()]
+    return max(complete, key=lambda path: int(path.name.removeprefix("step-")), default=None)
 
 
 def _state(pipeline: Pipeline) -> dict[str, Any]:
+    """Collect everything that a checkpoint of ``pipeline`` holds, by key."""
     state: dict[str, Any] = {}
-    for v, part in pipeline.parts.items():
-        state[f"v{v}.model"] = get_model_state_dict(part.module)
-        state[f"v{v}.optimizer"] = get_optimizer_state_dict(part.module, part.optimizer)
+    for v, local in pipeline.local.items():
+        state[f"v{v}.model"] = get_model_state_dict(local.module)
+        state[f"v{v}.optimizer"] = get_optimizer_state_dict(local.module, local.optimizer)
     scale = pipeline.scale
     counters = [pipeline.step_number, scale.good_steps, scale.value]
     state["counters"] = torch.tensor(counters, dtype=torch.float64)
