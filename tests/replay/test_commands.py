@@ -70,6 +70,10 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--overflow-at", "1,3"), "overflow_at = 3: there is no such step; steps are 0 to 2"),
         (("--clip-at", "2", "--steps", "2"), "clip_at = 2: there is no such step; steps are 0 to 1"),
         (("--checkpoint-every", "1", "--checkpoint-dir", __file__), "is a file; give the path of a folder"),
+        (
+            ("--checkpoint-every", "1", "--checkpoint-dir", f"{__file__}/saved"),
+            "test_commands.py is a file; give the path",
+        ),
         (("--learning-rate", "inf"), "learning_rate = inf: must be finite"),
         (("--timeout", "nan"), "timeout = nan: give at least 1 second"),
         (("--timeout", "0.001"), "timeout = 0.001: give at least 1 second"),

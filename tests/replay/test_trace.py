@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -153,3 +154,32 @@ def test_what_did_not_run_is_missing(plans: SimpleNamespace) -> None:
     (step,) = trace.steps
     cut = TraceStep(step=0, events=tuple(e for e in step.events if e.event(0).id != "it0/s1/v1/mb1/W"))
     assert diff_trace(plan, trace.model_copy(update={"steps": (cut,)})).missing == ("it0/s1/v1/mb1/W",)
+
+
+def test_bug_diff_of_what_takes_no_time(plans: SimpleNamespace) -> None:
+    """A plan or a step without time, or without events, ended in ZeroDivisionError or in Python's own words."""
+    plan = plans.zb_h1(2, 2)
+    trace = _as_planned(plan)
+    (step,) = trace.steps
+    instant = tuple(event.model_copy(update={"start": 0, "end": 0, "asked": 0}) for event in step.events)
+    real = trace.model_copy(update={"simulated": False})
+    with pytest.raises(ValueError, match="the step of the trace takes no time; give another --step"):
+        diff_trace(plan, real, TraceStep(step=0, events=instant))
+    with pytest.raises(ValueError, match="the step of the trace has no events; give another --step"):
+        diff_trace(plan, trace, TraceStep(step=0, events=()))
+    still = plan.model_copy(update={"events": tuple(replace(event, end=event.start) for event in plan.events)})
+    with pytest.raises(ValueError, match="the plan's events take no time; give a plan that zbopt validate accepts"):
+        diff_trace(still, real)
+    with pytest.raises(ValueError, match="the plan's events take no time"):
+        diff_trace(plan.model_copy(update={"events": ()}), trace)
+
+
+def test_bug_diff_of_events_that_overlap(plans: SimpleNamespace) -> None:
+    """An event that ended before the one that started before it on its stage ended in a KeyError."""
+    plan = plans.zb_h1(2, 2)
+    trace = _as_planned(plan)
+    (step,) = trace.steps
+    first, *others = step.events
+    longer = first.model_copy(update={"end": first.end + 1_000_000})
+    found = diff_trace(plan, trace, TraceStep(step=0, events=(longer, *others)))
+    assert len(found.events) == len(plan.events)

@@ -80,7 +80,7 @@ def _zbopt(
         bool, switch("--version", "Show versions and exit.", callback=_print_versions, is_eager=True)
     ] = False,
 ) -> None:
-    """Schedules for pipeline-parallel training in the least time that memory allows, with a proof."""
+    """Find schedules for pipeline-parallel training that take the least time memory allows, and prove it."""
     if context.invoked_subcommand is None:
         out.page(context.get_help().splitlines())
 
@@ -96,7 +96,7 @@ def main(loaded: Callable[[], None] = lambda: None) -> None:
     gc.freeze()  # objects of imported modules stay until the end: collecting among them is lost time
     gc.set_threshold(100_000)  # a schedule has many small objects and hardly any garbage; not measured beyond that
     code = run(sys.argv[1:], loaded)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # everything is printed; Ctrl-C while Python exits would change the code
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # everything is printed: Ctrl-C must not change the exit code now
     if not stdout_open and code != WRONG_CALL:
         out.say("zbopt: standard output is closed, so the result was not printed; open it, or use -o")
         code = WRONG_CALL

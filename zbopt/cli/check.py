@@ -138,7 +138,7 @@ def _check(file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = (
 
 
 def observed(schedule: Schedule) -> bool:
-    """Tell whether the schedule was observed in a run: then durations may differ from the instance, and no bound holds."""
+    """Tell whether the schedule was observed in a run: then its durations may be any, and no bound holds for it."""
     return schedule.provenance.source == SOURCE
 
 
