@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,7 +86,7 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--observed", "a.json", "--trace", "./a.json"), "--observed a.json: --trace writes to the same file"),
         (("--resume",), "need a folder of checkpoints; give --checkpoint-dir"),
         (("--resume", "--checkpoint-dir", "nowhere"), "nowhere: holds no complete checkpoint; leave --resume out"),
-        (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),
+        (("--clip-at", "one"), "'one' is not a list of steps; write it as 1,3"),
     ],
 )
 def test_wrong_calls(call: Call, plan: Path, words: tuple[str, ...], message: str) -> None:
@@ -252,6 +255,44 @@ def test_checkpoints_and_resume(call: Call, plan: Path, tmp_path: Path, capsys: 
     ):
         with pytest.raises(ValueError, match=text):
             call(*words, "--steps", 6, *folder, "--resume", *flags)
+
+
+class _Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_bug_resume_ran_code_of_the_checkpoint(
+    call: Call, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``.metadata`` and the numbers of the optimizer were unpickled, whatever they held: a file could run a program."""
+    torch = pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    folder, touched = tmp_path / "saved", tmp_path / "touched"
+    words = ("replay", plan, "--single-process", "--checkpoint-dir", folder)
+    assert call(*words, "--steps", 1, "--checkpoint-every", 1) == 0
+    metadata = folder / "step-1" / ".metadata"
+    known = pickle.loads(metadata.read_bytes())
+    metadata.write_bytes(pickle.dumps(_Touch(touched)))
+    with pytest.raises(ValueError, match=r"step-1: \.metadata cannot be read: names posix.system, which is no part of"):
+        call(*words, "--steps", 2, "--resume")
+    assert not touched.exists()
+    text = io.BytesIO()
+    torch.save(_Touch(touched), text)
+    for index, place in known.storage_data.items():
+        if "param_groups" in index.fqn:
+            file = folder / "step-1" / place.relative_path
+            known.storage_data[index] = replace(place, offset=file.stat().st_size, length=len(text.getvalue()))
+            file.write_bytes(file.read_bytes() + text.getvalue())
+            break
+    metadata.write_bytes(pickle.dumps(known))
+    with pytest.raises(ReplayError, match=r"param_groups.* is damaged, or not a number; resume from another"):
+        call(*words, "--steps", 2, "--resume")
+    assert not touched.exists()
 
 
 @pytest.mark.parametrize("where", [("--single-process",), ()])
