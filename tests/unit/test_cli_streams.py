@@ -71,7 +71,7 @@ def test_closed_stdout_does_not_lose_the_file(tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
     done = in_shell(">&-", "-o", str(path))
     assert done.returncode == 2
-    assert done.stderr == "zbopt: standard output is closed, so the result went nowhere; open it, or use -o\n"
+    assert done.stderr == "zbopt: standard output is closed, so the result was not printed; open it, or use -o\n"
     schedule = read_schedule(path)
     assert validate(schedule.instance, schedule).valid
 

@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from zbopt.problem.atomic import write_text
 from zbopt.problem.instance import COMPUTE, Instance, Kind, first_error, read_document
 
 
@@ -157,7 +158,7 @@ def write_schedule(schedule: Schedule, path: Path | str) -> None:
     head = schedule.model_dump(mode="json", exclude={"events"}, exclude_none=True)
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     events = ",\n".join(f"    {_record(event)}" for event in schedule.events)
-    Path(path).write_text("{\n" + "\n".join(lines) + f'\n  "events": [\n{events}\n  ]\n}}\n', encoding="utf-8")
+    write_text(path, "{\n" + "\n".join(lines) + f'\n  "events": [\n{events}\n  ]\n}}\n')
 
 
 def _record(event: Event) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zbopt.analysis.lanes import Lane, extent, kinds_of, lanes_of, nth_of, seconds_of
 from zbopt.costs.times import decimal_text, unit_of
+from zbopt.problem.atomic import write_bytes
 from zbopt.problem.instance import COMPUTE, Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, text_colour
@@ -215,8 +217,10 @@ def save_figure(
         from matplotlib import rc_context
     except ModuleNotFoundError:
         raise ValueError("pictures need matplotlib, which is not installed; pip install 'zbopt[plot]'") from None
+    picture = BytesIO()  # matplotlib fails in ways of its own on a full disk
     with rc_context(_SETTINGS):
-        figure_of(schedule, window, width_inches).savefig(path, metadata=_NO_DATE[suffix])
+        figure_of(schedule, window, width_inches).savefig(picture, format=suffix[1:], metadata=_NO_DATE[suffix])
+    write_bytes(path, picture.getvalue())
 
 
 def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_inches: float = 7.2) -> Figure:
