@@ -25,7 +25,7 @@ from zbopt.validator import validate
 
 
 def after(questions: int) -> Callable[[], bool]:
-    """A limit that is reached when it has been asked about so many times."""
+    """Return a limit that is reached when it has been asked about so many times."""
     left = iter(range(questions))
     return lambda: next(left, None) is None
 
@@ -85,7 +85,7 @@ def test_more_patience_is_never_worse() -> None:
 
 
 def test_the_limit_ends_with_its_block() -> None:
-    """Outside there is none; inside, ``check`` raises."""
+    """Outside of its block there is no limit. Inside, ``check`` raises."""
     with limited(lambda: True):
         assert is_over()
         with pytest.raises(OutOfTimeError, match="stopped before it had a schedule"):
