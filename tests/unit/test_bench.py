@@ -36,7 +36,7 @@ HEAD = "instance,objective,lower_bound,value,proved_by,version,date\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three instances, named so that their order by text is not that by size."""
+    """Write three instances whose order by name is not that by size."""
     for microbatches in (2, 4, 10):
         write_instance(Instance.uniform(stages=2, microbatches=microbatches), tmp_path / f"m{microbatches}.json")
     (tmp_path / "m2.events.json").write_text("{}")
@@ -52,7 +52,7 @@ def row(**fields: object) -> BenchRow:
 
 
 class Solver:
-    """Stands in for ``portfolio.solve``: value m + 10 and bound m, or what ``faults`` says for m microbatches.
+    """Stand in for ``portfolio.solve``: value m + 10 and bound m, or what ``faults`` says for m microbatches.
 
     As milp it says what ``milp`` has: value, bound and seconds of m microbatches, else that it does not state them.
     """
@@ -283,7 +283,7 @@ def test_files_that_cannot_be_read(folder: Path, name: str, text: str, message: 
 
 
 def test_sets_that_are_none(folder: Path) -> None:
-    """No folder, and no match."""
+    """A set without a folder or without a match is refused."""
     with pytest.raises(ValueError, match=r"nowhere: no such directory; give a set of instances such as instances/unit"):
         instance_files(Path("nowhere"))
     with pytest.raises(ValueError, match=r"holds no instance file that matches 'q\*'; give another set or --match"):
@@ -443,7 +443,7 @@ def test_command_prints_json(folder: Path, solver: Solver, capsys: pytest.Captur
 
 
 def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2 and one line."""
+    """A wrong call gives exit code 2 and one line."""
     assert run(["bench", str(tmp_path)]) == 2
     assert "holds no instance file that matches '*'" in capsys.readouterr().err
 

@@ -24,7 +24,7 @@ from zbopt.validator import validate
 
 
 def _timed(fields: dict[str, Any], *events: tuple[str, int, int | None, int, int]) -> Schedule:
-    """Events as (kind, stage, microbatch, start, end) of 2 stages whose ops take 2."""
+    """Build a schedule from events (kind, stage, microbatch, start, end) of 2 stages whose ops take 2."""
     times = {"forward_ticks": 2, "backward_ticks": 2, "weight_ticks": 2}
     instance = Instance.model_validate({"stages": 2, "microbatches": 1} | times | fields)
     made = [Event(Kind(kind), s, s, j, start, end) for kind, s, j, start, end in events]
@@ -181,5 +181,5 @@ def test_bug_lags_in_traces_had_one_length() -> None:
 
 
 def test_every_kind_has_its_place_in_the_legend() -> None:
-    """Compute first, then what is beside it."""
+    """The legend has compute first, then what runs beside it."""
     assert kinds_of(lanes_of(LINKS)) == [Kind.F, Kind.B, Kind.W, Kind.G, Kind.SEND_F, Kind.SEND_B, Kind.OUT, Kind.IN]

@@ -21,7 +21,7 @@ from zbopt.problem.instance import Instance, Objective
 
 
 def published(microbatches: int, cap: int) -> Instance:
-    """1.5B times of instances/zb-iclr2024 on a V of 8 stages: half of F, B and W, rounded up, on each virtual stage."""
+    """Return the 1.5B times of instances/zb-iclr2024 on a V of 8 stages: half of each on a virtual stage."""
     return Instance.uniform(
         stages=8,
         microbatches=microbatches,
@@ -87,7 +87,7 @@ def test_skipping_what_repeats_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def small(**changed: object) -> Instance:
-    """A V of 2 stages with all times 1."""
+    """Return a V of 2 stages with all times 1."""
     fields = {"stages": 2, "stage_of": (0, 1, 1, 0), "microbatches": 2, "forward_ticks": (1,) * 4}
     fields |= {"backward_ticks": (1,) * 4, "weight_ticks": (1,) * 4, "memory_cap": (2, 2)}
     return Instance.model_validate(fields | changed)
@@ -212,6 +212,6 @@ def test_largest_span_is_no_less(objective: str) -> None:
     ],
 )
 def test_says_nothing_where_its_argument_does_not_hold(changed: dict[str, object]) -> None:
-    """No cap, room for all, fused backwards, late inputs, no first B, the period, no V."""
+    """It is silent without a cap, with room for all, on fused backwards, late inputs, no first B, period, no V."""
     instance = Instance.model_validate(published(12, 4).model_dump() | changed)
     assert Valley.of(instance, 0, 10**6) is None

@@ -32,7 +32,7 @@ def test_window_in_ticks_and_in_time() -> None:
     ],
 )
 def test_refused_windows(begin: str, end: str | None, says: str) -> None:
-    """Each says what is wrong and what the schedule has."""
+    """Each error says what is wrong and what the schedule has."""
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the text is the test
         window_of(UNIT, begin, end)
     assert str(refused.value) == says
