@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from zbopt.bounds.understood import EVERYTHING, is_understood
+from zbopt.bounds.understood import EVERYTHING, OVERLAPPED, is_understood
 from zbopt.graph import Channel, Join, Link, Precedence, Sent, Task, TaskGraph
 from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind
 
-UNDERSTOOD = EVERYTHING
+UNDERSTOOD = EVERYTHING - OVERLAPPED
 """A relaxation keeps tasks of the graph as they are, and takes delays from its precedences: it follows what the graph
-says of every field. The list is still one of names: a field that adds a kind of task to the graph may say that it keeps
-its stage busy, or passes gradients on, in a way that ``keep_stages`` does not know of."""
+says of every field. The list is still one of names, since a field that adds a kind of task may let it keep its stage
+busy, or pass gradients on, in a way that ``keep_stages`` does not know of. The graph says nothing of overlapped ops."""
 
 
 def may_relax(instance: Instance) -> bool:
