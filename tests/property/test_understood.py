@@ -18,7 +18,7 @@ from zbopt.bounds.crossings import Crossings, pipe
 from zbopt.bounds.growing import growing_bound
 from zbopt.bounds.relax import keep_stages, may_relax
 from zbopt.bounds.understood import COMMON, EVERYTHING
-from zbopt.bounds.valley import Valley, kept
+from zbopt.bounds.valley import Valley, relaxation
 from zbopt.graph import expand
 from zbopt.graph.memory import least_memory
 from zbopt.problem.bound import Bound
@@ -31,7 +31,7 @@ BLOCKS, BLOCK = 10, 30
 NOT_BY_ALL = tuple(sorted(EVERYTHING - COMMON))
 """Fields that some bound does not understand."""
 
-GROWN = {"crossings": pipe, "valley": kept}
+GROWN = {"crossings": pipe, "valley": relaxation}
 """Modules that declare what a growing bound understands."""
 
 

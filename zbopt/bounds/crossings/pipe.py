@@ -1,4 +1,4 @@
-"""The part of an instance that crossings keep: F and B of stages in a row, and on its first stage W and the memory."""
+"""Part of an instance that crossings keep: F and B of stages in a row, and on its first stage W and the memory."""
 
 from __future__ import annotations
 
