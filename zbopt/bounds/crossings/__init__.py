@@ -14,7 +14,7 @@ from zbopt.bounds.crossings.front import Front
 from zbopt.bounds.crossings.orders import StageOrder, orders
 from zbopt.bounds.crossings.pipe import pipe_of
 from zbopt.bounds.residency import of_stage
-from zbopt.bounds.stage import Slices, slots
+from zbopt.bounds.stage import LeastTimes, slots
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance
 
@@ -43,10 +43,10 @@ class Crossings:
         """
         if not instance.is_linear:
             return None
-        slices = Slices(instance)
+        times = LeastTimes(instance)
         limiting: dict[int, int] = {}
         for stage in range(instance.stages - 1):
-            count, value = slots(instance, stage), of_stage(slices, stage)
+            count, value = slots(instance, stage), of_stage(times, stage)
             if count is not None and count < instance.stages - stage and value is not None:
                 limiting[stage] = value
         if not limiting:

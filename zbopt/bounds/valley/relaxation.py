@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, room_beside_forward
+from zbopt.bounds.stage import LeastTimes, Waiting, held_for_weight, most_work, optimizer_tail, room_beside_forward
 from zbopt.bounds.understood import COMMON, is_understood
 from zbopt.graph.memory import least_left
 from zbopt.problem.instance import Instance, Objective
@@ -125,11 +125,11 @@ def relax(instance: Instance, stages: Collection[int], full: Collection[int]) ->
         stages: The stages to keep.
         full: Some of them that ``can_be_full``.
     """
-    slices, kept_stages = Slices(instance), tuple(sorted(stages))
-    path = _path(slices, [v for v in range(instance.virtual_stages) if instance.stage_of[v] in kept_stages])
+    times, kept_stages = LeastTimes(instance), tuple(sorted(stages))
+    path = _path(times, [v for v in range(instance.virtual_stages) if instance.stage_of[v] in kept_stages])
     places = np.array([path.places_on(instance, stage) for stage in kept_stages])
     full_stages = [
-        _full_stage(slices, stage, path.least_after_last_forward(at)) if stage in full else _FullStage()
+        _full_stage(times, stage, path.least_after_last_forward(at)) if stage in full else _FullStage()
         for stage, at in zip(kept_stages, places, strict=True)
     ]
     memory = {name: np.array([getattr(one, name) for one in full_stages]) for name in _FullStage._fields}
@@ -139,7 +139,7 @@ def relax(instance: Instance, stages: Collection[int], full: Collection[int]) ->
     return Relaxation(
         microbatches=instance.microbatches,
         most_under_way=_most_under_way(instance, kept_stages[0]),
-        head=slices.heads[path.virtual_stages[0]],
+        head=times.heads[path.virtual_stages[0]],
         stage=np.array([kept_stages.index(instance.stage_of[v]) for v in path.virtual_stages]),
         forward=np.arange(count) < count // 2,
         ticks=ticks,
@@ -181,17 +181,17 @@ class _Path(NamedTuple):
         return self.rest[at[1]] - self.ticks[at[1]] - self.ticks[at[2]]
 
 
-def _path(slices: Slices, down: Sequence[int]) -> _Path:
+def _path(times: LeastTimes, down: Sequence[int]) -> _Path:
     """Return the path over the virtual stages ``down``, given in forward order."""
-    onward = _onward(slices, down)
-    spans = slices.instance.objective is Objective.MAX_STAGE_SPAN
-    gradient_tails = slices.tails_on_first if spans else slices.gradient_tails
+    onward = _onward(times, down)
+    spans = times.instance.objective is Objective.MAX_STAGE_SPAN
+    gradient_tails = times.tails_on_first if spans else times.gradient_tails
     tails = [0] * len(down) + [gradient_tails[v] for v in reversed(down)]
     rest = [tails[-1]]
     for lag, tail in zip(reversed(onward), reversed(tails[:-1]), strict=True):
         rest.append(max(lag + rest[-1], tail))
     rest.reverse()
-    ticks = [*map(slices.forward, down), *map(slices.gradient, reversed(down))]
+    ticks = [*map(times.forward, down), *map(times.gradient, reversed(down))]
     return _Path([*down, *reversed(down)], ticks, onward, rest)
 
 
@@ -216,12 +216,12 @@ def _most_under_way(instance: Instance, virtual_stage: int) -> int:
     return min(instance.microbatches, 1 + int(max(room_beside_forward(instance, virtual_stage), Fraction(0)) / each))
 
 
-def _onward(slices: Slices, down: Sequence[int]) -> list[int]:
+def _onward(times: LeastTimes, down: Sequence[int]) -> list[int]:
     """Return the least times from the start of each op that a microbatch passes to that of the next one."""
-    instance = slices.instance
-    forth = [slices.heads[v] - slices.heads[u] for u, v in pairwise(down)]
-    back = [sum(slices.gradient(w) + instance.lag_ticks(w, w - 1) for w in range(v, u, -1)) for u, v in pairwise(down)]
-    return [*forth, slices.round_trips[down[-1]], *reversed(back)]
+    instance = times.instance
+    forth = [times.heads[v] - times.heads[u] for u, v in pairwise(down)]
+    back = [sum(times.gradient(w) + instance.lag_ticks(w, w - 1) for w in range(v, u, -1)) for u, v in pairwise(down)]
+    return [*forth, times.round_trips[down[-1]], *reversed(back)]
 
 
 class _FullStage(NamedTuple):
@@ -245,23 +245,23 @@ def _unit(amounts: Sequence[Fraction], many: int) -> Fraction:
     return min(Fraction(exact), Fraction(_LARGEST_NUMBER // (many + 2)) / max(amounts))
 
 
-def _full_stage(slices: Slices, stage: int, idle: int) -> _FullStage:
+def _full_stage(times: LeastTimes, stage: int, idle: int) -> _FullStage:
     """Return W and memory of a full stage.
 
     Args:
-        slices: Least times of the instance.
+        times: Least times of the instance.
         stage: The stage.
         idle: Least time from the end of its last F to the end of all, that microbatch's B on the stage left out.
     """
-    instance, both = slices.instance, slices.instance.virtual_stages_of(stage)
+    instance, both = times.instance, times.instance.virtual_stages_of(stage)
     each = min(least_left(instance, v) for v in both)
-    weight = min(slices.weight(v) for v in both)
+    weight = min(times.weight(v) for v in both)
     # More than B gives back is not counted: no B may leave less room than there was. W of no time need not wait.
     waiting = min(each, *(held_for_weight(instance, v) for v in both)) if weight else Fraction(0)
     room = max(room_beside_forward(instance, v) for v in both)
     many = 2 * instance.microbatches
     unit = _unit((each, waiting, room), many)
-    gradient = max(slices.gradient(v) for v in both)
+    gradient = max(times.gradient(v) for v in both)
     live = most_work(room, [Waiting(each, gradient + weight, many), Waiting(waiting, weight, many)])
     return _FullStage(
         each=floor(each * unit),
