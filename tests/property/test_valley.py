@@ -9,7 +9,7 @@ import pytest
 from exact import proved_optimum
 
 from zbopt.bounds.valley import Valley
-from zbopt.bounds.valley.kept import can_be_full
+from zbopt.bounds.valley.relaxation import can_be_full
 from zbopt.graph.memory import least_memory
 from zbopt.problem.instance import Instance, Objective
 

@@ -11,7 +11,7 @@ import pytest
 from exact import known_value, proved_optimum
 
 from zbopt.bounds import lower_bound
-from zbopt.bounds.valley import Valley, kept, layers
+from zbopt.bounds.valley import Valley, layers, relaxation
 from zbopt.bounds.valley.states import extend
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.search import CpSatSearch
@@ -80,7 +80,7 @@ def test_skipping_what_repeats_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         valley, whole = Valley(instance, 0, 10**6), Valley(instance, 0, 10**6)
         least = valley.least(stages, stages, 10**6, lambda: False)
         with monkeypatch.context() as patched:
-            patched.setattr(kept, "_MANY", 10**6)
+            patched.setattr(relaxation, "_LONG_STEP", 10**6)
             assert whole.least(stages, stages, 10**6, lambda: False) == least, f"seed {seed}"
         skipped, all_of_them = skipped + valley.expanded, all_of_them + whole.expanded
     assert 2 * skipped < all_of_them
@@ -148,11 +148,11 @@ def test_compiled_code_that_cannot_be_kept_is_made_anew(fault: Exception, monkey
     def broken(*_: object) -> tuple[int, int]:
         raise fault
 
-    monkeypatch.setattr(layers, "_fast", broken)
+    monkeypatch.setattr(layers, "_compiled", broken)
     valley = Valley(small(comm_ticks=1), 0, 100)
     expected = Valley(small(comm_ticks=1), 0, 100).least((0, 1), (0, 1), 100, lambda: False)
     assert valley.least((0, 1), (0, 1), 100, lambda: False) == expected
-    assert layers._fast is extend
+    assert layers._compiled is extend
 
 
 def test_broken_off_it_says_less_and_never_more() -> None:
