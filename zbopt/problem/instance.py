@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from zbopt.problem.checked_model import CheckedModel
 from zbopt.problem.communication import Collective, CommunicationFields
 from zbopt.problem.documents import first_fault, kind_of, read_document
 from zbopt.problem.kinds import (
@@ -95,7 +96,7 @@ _PER_VIRTUAL_STAGE = (
 _PER_STAGE = ("optimizer_ticks", "overlapped_ticks", *PER_STAGE)
 
 
-class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
+class Instance(CheckedModel, RouteFields, CommunicationFields, MemoryFields, UpdateFields):
     """One scheduling problem. Frozen; unknown fields are refused.
 
     A scalar given for a list field stands for every virtual stage (or stage), in files too. Times are in ticks.
@@ -155,6 +156,20 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
     optimizer_ticks: tuple[Annotated[int, Field(ge=0, le=MAX_TICKS, strict=True)], ...] | None = Field(
         None, description="Time of O, by stage; null without a barrier. 0: only the barrier itself."
     )
+
+    def __init__(self, **fields: Any) -> None:
+        """Build an instance from its fields, in ticks; ``zbopt.instance`` takes times with units and says its types.
+
+        Raises:
+            ValueError: One line that names the first wrong field, its value, the limit and the way out.
+        """
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
+
+    # Without it pydantic would build every instance inside another object through __init__, and lose a fault's place.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="before")
     @classmethod
@@ -266,14 +281,14 @@ class Instance(RouteFields, CommunicationFields, MemoryFields, UpdateFields):
         memory_cap: int | float | str | Fraction | None = None,
         weight_share: int | float | str | Fraction = 1,
         placement: str = "linear",
-        virtual: int = 1,
+        virtual: int | None = None,
         objective: Objective | str = Objective.MAKESPAN,
         barrier: Barrier | str = Barrier.NONE,
         name: str | None = None,
     ) -> Self:
         """An instance whose virtual stages are all alike. Times are of one virtual stage, in ticks.
 
-        ``placement`` is one of ``placement_of``.
+        ``placement`` is one of ``placement_of``; ``virtual`` ``None``: its usual number of them a stage.
 
         Raises:
             ValueError: A number is out of range, or the placement does not go with ``virtual``.
@@ -372,8 +387,8 @@ def read_instance(path: Path | str) -> Instance:
         raise ValueError(f"{path}: is a schedule, not an instance; give what its field instance holds as a file")
     try:
         return Instance.model_validate(document)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {first_error(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def write_instance(instance: Instance, path: Path | str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -206,17 +207,36 @@ def save_figure(
     Raises:
         ValueError: The suffix is no picture's, the width is out of range, or matplotlib is not installed.
     """
+    suffix = picture_suffix(path)
+    if not 2 <= width_inches <= 50:
+        raise ValueError(f"width {width_inches:g} inches is out of range; give 2 to 50")
+    with picture_settings():
+        figure_of(schedule, window, width_inches).savefig(path, metadata=_NO_DATE[suffix])
+
+
+def picture_suffix(path: Path) -> str:
+    """Return the suffix of a picture's file.
+
+    Raises:
+        ValueError: It is the suffix of no picture.
+    """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path}: {suffix or 'no suffix'} is no picture's; end the name with {', '.join(SUFFIXES)}")
-    if not 2 <= width_inches <= 50:
-        raise ValueError(f"width {width_inches:g} inches is out of range; give 2 to 50")
+    return suffix
+
+
+def picture_settings() -> AbstractContextManager[None]:
+    """Return a context in which figures have the fonts of a paper.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
     try:
         from matplotlib import rc_context
     except ModuleNotFoundError:
         raise ValueError("pictures need matplotlib, which is not installed; pip install 'zbopt[plot]'") from None
-    with rc_context(_SETTINGS):
-        figure_of(schedule, window, width_inches).savefig(path, metadata=_NO_DATE[suffix])
+    return rc_context(_SETTINGS)
 
 
 def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_inches: float = 7.2) -> Figure:
