@@ -13,7 +13,7 @@ from zbopt.problem.instance import Objective
 from zbopt.problem.schedule import Schedule
 
 Record = dict[str, int | float | str | bool | None]
-"""One row of a table: plain numbers and texts by column, as ``pandas.DataFrame`` takes a list of them."""
+"""One row of a table, as plain numbers and texts by column; ``pandas.DataFrame`` takes a list of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

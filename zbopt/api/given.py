@@ -8,7 +8,7 @@ from zbopt.portfolio.result import Result
 from zbopt.problem.schedule import Schedule
 
 OneOrMore = Schedule | Result | Sequence[Schedule | Result] | Mapping[str, Schedule | Result]
-"""Schedules, or results that have one: one, a list, or several by their names."""
+"""One schedule, or one result that has a schedule; a list of them, or several by their names."""
 
 
 def schedule_of(given: Schedule | Result) -> Schedule:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from zbopt.problem.numbers import number
 
 Amount = int | float | str | Fraction
-"""An amount of memory: a number, a fraction as text (``"48/131"``), or a number with a unit (``"20GiB"``)."""
+"""An amount of memory as a number, a fraction as text (``"48/131"``), or a number with a unit (``"20GiB"``)."""
 
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _INSTANCE_UNITS = ("B", "KiB", "MiB", "GiB")

@@ -45,7 +45,7 @@ _SETTINGS: Any = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "zbopt",
 }
-_NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+_NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,23 +207,23 @@ def save_figure(
     Raises:
         ValueError: The suffix is no picture's, the width is out of range, or matplotlib is not installed.
     """
-    suffix = picture_suffix(path)
+    metadata = picture_metadata(path)
     if not 2 <= width_inches <= 50:
         raise ValueError(f"width {width_inches:g} inches is out of range; give 2 to 50")
     with picture_settings():
-        figure_of(schedule, window, width_inches).savefig(path, metadata=_NO_DATE[suffix])
+        figure_of(schedule, window, width_inches).savefig(path, metadata=metadata)
 
 
-def picture_suffix(path: Path) -> str:
-    """Return the suffix of a picture's file.
+def picture_metadata(path: Path) -> dict[str, None]:
+    """Return the metadata of a picture's file by its suffix: without a date, so that equal figures are equal files.
 
     Raises:
-        ValueError: It is the suffix of no picture.
+        ValueError: The suffix is no picture's.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path}: {suffix or 'no suffix'} is no picture's; end the name with {', '.join(SUFFIXES)}")
-    return suffix
+    return _NO_DATE[suffix]
 
 
 def picture_settings() -> AbstractContextManager[None]:
