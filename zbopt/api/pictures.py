@@ -14,7 +14,6 @@ from zbopt.bounds import lower_bound
 from zbopt.portfolio.result import Result
 from zbopt.problem.bound import Bound
 from zbopt.problem.documents import require_writable
-from zbopt.problem.numbers import counted
 from zbopt.problem.schedule import Schedule
 from zbopt.reports.figure import draw, figure_of, legend_entries, picture_metadata, picture_settings
 from zbopt.reports.web import Entry, web_page
@@ -117,7 +116,9 @@ def _drawn_on(ax: Axes | Sequence[Axes], named: Mapping[str, Schedule], window: 
 
     axes = list(ax) if isinstance(ax, Iterable) else [ax]
     if len(axes) != len(named):
-        raise ValueError(f"{counted(len(axes), 'axis')} for {counted(len(named), 'schedule')}; give as many")
+        given, needed = len(axes), len(named)
+        are = "is" if needed == 1 else "are"
+        raise ValueError(f"ax: {given} axes are given, {needed} {are} needed; give one for each schedule")
     for one, schedule in zip(axes, named.values(), strict=True):
         draw(schedule, one, window)
     figure = axes[0].get_figure(root=True)
