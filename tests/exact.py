@@ -12,6 +12,7 @@ from random_instances import random_instance
 from zbopt.analysis.metrics import figures
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import Relaxed, whole
+from zbopt.cpsat.cuts import CUTS
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.graph import expand
 from zbopt.graph.memory import least_memory
@@ -19,8 +20,8 @@ from zbopt.heuristics import HEURISTICS
 from zbopt.problem.instance import Instance
 from zbopt.problem.routes import TIMES
 
-FREE = Rules(microbatch_order=False)
-"""No rule that removes solutions."""
+FREE = Rules(without=frozenset(CUTS))
+"""No cut at all."""
 
 _TIMES = (*TIMES, "optimizer_ticks")
 

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from brute_force import optimum
 from random_instances import PROVENANCE, random_instance
+from strikes import struck
 
 from zbopt.analysis.metrics import figures
 from zbopt.engine import reach
@@ -97,15 +98,14 @@ def test_what_it_does_not_apply_to() -> None:
 def test_any_field_that_the_program_does_not_know_is_refused() -> None:
     """It is older than most fields: what it does not name itself may only have its default."""
     fields = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}
-    fields |= {"name": "n", "tick": "2us", "memory_unit": "GiB", "memory_cap": 3, "activation": 2, "weight_share": 1}
+    fields |= {"name": "n", "tick": "2us", "memory_unit": "GiB", "memory_cap": 3, "activation": 2}
+    fields |= {"weight_share": "1/2"}
     fields |= {"comm_ticks": 2, "objective": "max_stage_span", "barrier": "global", "optimizer_ticks": 1}
     given = Instance.model_validate(fields)
     reach.require_modelled(given)
-    known = reach._MODELLED - {"weight_share"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reach, "_MODELLED", known)
-        with pytest.raises(ValueError, match=r"milp: weight_share is given; the published program does not model it"):
-            reach.require_modelled(given)
+    message = r"milp: weight_share is given; the published program does not model it"
+    with struck("weight_share", stated_by=frozenset()), pytest.raises(ValueError, match=message):
+        reach.require_modelled(given)
 
 
 def test_news_on_the_way() -> None:
@@ -117,7 +117,7 @@ def test_news_on_the_way() -> None:
     values: list[int] = []
     bounds: list[int] = []
     outcome = solve_milp(
-        graph, time_limit_s=LONG_S, found=lambda value, starts: values.append(value), proved=bounds.append
+        graph, time_limit_s=LONG_S, on_schedule=lambda value, starts: values.append(value), on_bound=bounds.append
     )
     assert outcome[1:] == (15, Status.OPTIMAL)
     assert values == sorted(values, reverse=True)

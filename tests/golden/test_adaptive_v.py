@@ -16,7 +16,7 @@ from zbopt.heuristics.tools.building_block import Block, packed_block
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Provenance, Schedule
 from zbopt.timing import schedule_of, starts_of
-from zbopt.timing.repeat import Run, find_run, unrolled
+from zbopt.timing.repeat import RepeatingRun, find_run, unrolled
 from zbopt.validator import validate
 
 WITNESSES = [
@@ -76,7 +76,7 @@ def _stays(schedule: Schedule) -> Iterator[int]:
             yield max(e.end for e in own) - min(e.start for e in own)
 
 
-def _witnesses(p: int, m: int, k: int) -> Iterator[tuple[Schedule, Run]]:
+def _witnesses(p: int, m: int, k: int) -> Iterator[tuple[Schedule, RepeatingRun]]:
     instance = problem(p, m, k)
     graph = expand(instance)
     for block in WITNESSES:
@@ -84,7 +84,7 @@ def _witnesses(p: int, m: int, k: int) -> Iterator[tuple[Schedule, Run]]:
             packed = packed_block(graph, block, rounds)
             if packed is None:
                 break
-            schedule = fitted_schedule("block", instance, packed[0].steps(packed[1]))
+            schedule = fitted_schedule("block", instance, packed[0].orders(packed[1]))
             run = find_run(graph, starts_of(graph, schedule), 1)
             if figures(schedule).max_stage_span == span(p, m, k) and run is not None and run.period == 6:
                 yield schedule, run

@@ -15,10 +15,10 @@ from zbopt.heuristics import HEURISTICS, NotApplicableError
 from zbopt.heuristics.tools.patience import bounded, limited
 from zbopt.heuristics.v_auto import more_rules
 from zbopt.improve import improving
-from zbopt.improve.anneal import _Search, annealed
+from zbopt.improve.anneal import _Annealing, annealed
 from zbopt.improve.improving import improved
-from zbopt.improve.step_ops import Rows, StepOps, Timed
-from zbopt.improve.window import Window
+from zbopt.improve.order_window import OrderWindow
+from zbopt.improve.step_ops import StageOrders, StepOps, Timed
 from zbopt.portfolio import engine_phase
 from zbopt.portfolio.run import solve
 from zbopt.problem.instance import Drop, Instance
@@ -63,9 +63,9 @@ def test_each_stage_counts_from_its_clock() -> None:
     """No stage begins before its clock does, and the value is the most that one ends after it."""
     _, _, step, timed = _step(_instance("v", 2))
     clocks = (0, 30, 11, 90)
-    later = step.timed(timed.rows, clocks)
-    assert all(later.head[row[0]] >= clock for row, clock in zip(later.rows, clocks, strict=True))
-    ends = [later.head[row[-1]] + step.ticks[row[-1]] for row in later.rows]
+    later = step.timed(timed.orders, clocks)
+    assert all(later.head[row[0]] >= clock for row, clock in zip(later.orders, clocks, strict=True))
+    ends = [later.head[row[-1]] + step.ticks[row[-1]] for row in later.orders]
     assert later.value == max(end - clock for end, clock in zip(ends, clocks, strict=True))
     assert max(head + tail for head, tail in zip(later.head, later.tail, strict=True)) == later.value + 90 == later.end
 
@@ -74,17 +74,17 @@ def test_orders_that_contradict_each_other_are_refused() -> None:
     """B before F of the same microbatch."""
     _, _, step, timed = _step(_instance("v", 2))
     with pytest.raises(AssertionError, match="contradicts the precedences"):
-        step.timed([row[::-1] for row in timed.rows])
+        step.timed([row[::-1] for row in timed.orders])
 
 
-def _holds(step: StepOps, rows: Rows) -> bool:
-    """Whether memory suffices: what is held while each op runs, and after it."""
-    for stage, row in enumerate(rows):
+def _holds(step: StepOps, orders: StageOrders) -> bool:
+    """Return whether memory suffices: what is held while each op runs, and after it."""
+    for stage, order in enumerate(orders):
         held = 0
-        for i in row:
-            if step.takes[i] and held + step.takes[i] > step.caps[stage]:
+        for i in order:
+            if step.taken[i] and held + step.taken[i] > step.caps[stage]:
                 return False
-            held += step.takes[i] - step.gives[i]
+            held += step.taken[i] - step.released[i]
     return True
 
 
@@ -93,29 +93,29 @@ def _holds(step: StepOps, rows: Rows) -> bool:
 def test_moves_keep_account(placement: str, cap: int | None, clocks: tuple[int, ...]) -> None:
     """After each move end, starts and tails are those of the whole step timed anew; memory suffices; sorts stay."""
     _, _, step, timed = _step(_instance(placement, cap))
-    timed = step.timed(timed.rows, clocks)
+    timed = step.timed(timed.orders, clocks)
     random, moved, fewer = Random(f"{placement} {cap}"), 0, 0
     for _ in range(25):
         begin = random.uniform(-100, timed.end)
-        window = Window(step, timed, begin, begin + random.choice((60, 200, 10_000)))
+        window = OrderWindow(step, timed, begin, begin + random.choice((60, 200, 10_000)))
         assert window.end == timed.end
         fewer += window.count < len(timed.head)
         for _ in range(40 if window.count else 0):
-            limit, before = window.end + random.choice((0, 0, 5, 40)), window.rows()
+            limit, before = window.end + random.choice((0, 0, 5, 40)), window.orders()
             if not window.try_move(random.randrange(window.count), random.choice((-5, -2, -1, 1, 2, 5)), limit):
-                assert window.rows() == before
+                assert window.orders() == before
                 continue
             moved += 1
-            again = step.timed(window.whole(timed, window.rows()), clocks)
+            again = step.timed(window.whole(timed, window.orders()), clocks)
             assert again.end == window.end <= limit
             assert [again.head[i] for i in window.ops] == window.head[: window.count]
             assert [again.tail[i] for i in window.ops] == window.tail[: window.count]
-            assert _holds(step, again.rows)
-        timed = step.timed(window.whole(timed, window.rows()), clocks)
-        for row in timed.rows:
+            assert _holds(step, again.orders)
+        timed = step.timed(window.whole(timed, window.orders()), clocks)
+        for row in timed.orders:
             sorts: dict[int, list[int]] = {}
             for i in row:
-                sorts.setdefault(step.sort[i], []).append(i)
+                sorts.setdefault(step.op_class[i], []).append(i)
             assert all(ops == sorted(ops) for ops in sorts.values())
     assert moved > 100
     assert fewer > 5
@@ -137,7 +137,7 @@ def test_what_is_critical_by_hand() -> None:
         virtual=2,
     )
     _, _, step, timed = _step(instance)
-    window = Window(step, timed, 0, timed.value)
+    window = OrderWindow(step, timed, 0, timed.value)
     critical = Counter(window.stage[i] for i in range(window.count) if window.is_critical(i))
     assert timed.value == 42 + 46 + 8
     assert critical == {0: 2, 1: 2}
@@ -188,7 +188,7 @@ def test_value_has_the_optimizer_steps(barrier: str, objective: str) -> None:
     fields = {"barrier": barrier, "optimizer_ticks": (3, 70, 2, 0), "objective": objective}
     instance = Instance.model_validate(_instance("v", 3).model_dump() | fields)
     graph, schedule = expand(instance), HEURISTICS["list"](instance)
-    search = _Search.of(schedule, graph, Random(0))
+    search = _Annealing.of(schedule, graph, Random(0))
     assert search.best() == figures(schedule).value(instance.objective)
 
 
@@ -212,13 +212,13 @@ def test_what_it_does_not_model_is_refused(fields: dict[str, object], message: s
         next(annealed([HEURISTICS["list"](instance)], expand(instance), 0))
 
 
-def test_what_cannot_be_annealed_is_shaken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_annealed_is_perturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a backward may be one op or two, and memory leaves further rules nothing to do."""
-    monkeypatch.setattr(improving, "_SHAKES", 2)
+    monkeypatch.setattr(improving, "_PERTURBATIONS", 2)
     monkeypatch.setattr(improving, "kernels", lambda graph, seed: iter(()))
     instance = Instance.model_validate(_instance("v", 3).model_dump() | {"fused_backward_ticks": (18,) * 8})
     pieces = islice(improved(HEURISTICS["list"](instance), expand(instance), 0, lambda: False), 40)
-    assert {doing for doing, _ in pieces} == {"shaking the best schedule"}
+    assert {doing for doing, _ in pieces} == {"perturbing the best schedule"}
 
 
 def test_rules_are_changed_where_a_v_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def test_rules_are_changed_where_a_v_has_room(monkeypatch: pytest.MonkeyPatch) -
 
     Without that bound the search goes on. BW is offered, so that nothing is annealed.
     """
-    monkeypatch.setattr(improving, "_SHAKES", 0)
+    monkeypatch.setattr(improving, "_PERTURBATIONS", 0)
     instance = Instance.uniform(
         stages=4,
         microbatches=8,
@@ -248,8 +248,8 @@ def test_rules_are_changed_where_a_v_has_room(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an engine and kernels `solve` goes below its best heuristic, and below what few shakes find."""
-    monkeypatch.setattr(improving, "_SHAKES", 3)
+    """Without an engine and kernels `solve` goes below its best heuristic, and below what few perturbations find."""
+    monkeypatch.setattr(improving, "_PERTURBATIONS", 3)
     monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     monkeypatch.setattr(improving, "kernels", lambda graph, seed: iter(()))
     result = solve(_instance("v", 2, microbatches=12), time_limit_s=4, deterministic=True)

@@ -260,7 +260,7 @@ def test_memory_with_units() -> None:
         ({"placement": "bidirectional", "microbatches": 1}, "give a microbatch for each way"),
         ({"placement": [0, 1], "times_of": "stage"}, 'times_of = "stage" beside a list'),
         ({"placement": "v", "forward": 3, "times_of": "stage"}, "do not divide into 2 slices of whole ticks"),
-        ({"placement": "v", "backward": [None, 2], "times_of": "stage"}, "backward_ticks[0] is None"),
+        ({"placement": "v", "backward": [None, 2], "times_of": "stage"}, "backward_ticks[0] is null: with times_of"),
         ({"times_of": "layer"}, "times_of = 'layer': give virtual_stage or stage"),
         ({"objective": "speed"}, "objective = 'speed': must be 'makespan'"),
     ],

@@ -15,7 +15,8 @@ from zbopt.analysis.metrics import value_of
 from zbopt.bounds import lower_bound
 from zbopt.bounds.valley import Valley
 from zbopt.cpsat.budget import Budget
-from zbopt.cpsat.search import Search
+from zbopt.cpsat.growth import Growth
+from zbopt.cpsat.search import CpSatSearch
 from zbopt.engine import watch
 from zbopt.engine.request import ParentMessage, SolveRequest
 from zbopt.engine.watch import Beside, EngineMessage, run
@@ -182,17 +183,17 @@ def test_one_worker_improves_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ECHO = """
 from zbopt.engine.serve import serve
-def echo(order, news):
-    words = []
-    while len(words) < 2:
-        words += news.heard()
-    news.doing(str([(word.value, word.starts, word.busy) for word in words]))
+def echo(request, channel):
+    messages = []
+    while len(messages) < 2:
+        messages += channel.messages()
+    channel.send_activity(str([(message.value, message.starts, message.busy) for message in messages]))
 serve(echo)
 """
 
 
-def echo(*words: ParentMessage) -> subprocess.Popen[str]:
-    """An engine that says what it is told in two words."""
+def echo(*messages: ParentMessage) -> subprocess.Popen[str]:
+    """An engine that repeats the two messages that it receives."""
     process = subprocess.Popen(
         [sys.executable, "-c", ECHO],
         env={"PYTHONPATH": ":".join(sys.path)},
@@ -201,13 +202,13 @@ def echo(*words: ParentMessage) -> subprocess.Popen[str]:
         text=True,
     )
     assert process.stdin is not None
-    for line in (order(Instance.uniform(stages=1, microbatches=1)), *words):
+    for line in (order(Instance.uniform(stages=1, microbatches=1)), *messages):
         process.stdin.write(line.model_dump_json() + "\n")
     process.stdin.flush()
     return process
 
 
-def test_words_reach_the_engine() -> None:
+def test_messages_reach_the_engine() -> None:
     """A better schedule and a worker that is free, one a line after the order."""
     with echo(ParentMessage(value=3, starts={0: 0}), ParentMessage(busy=0)) as process:
         assert process.stdout is not None
@@ -224,56 +225,71 @@ def test_an_engine_ends_with_its_parent() -> None:
         assert process.wait() == 1
 
 
+def search(budget: Budget, bound: Bound, bounds: list[Bound], messages: list[ParentMessage]) -> CpSatSearch:
+    return CpSatSearch(
+        graph=expand(V),
+        starts={},
+        value=1_500_000,
+        bound=bound,
+        budget=budget,
+        on_schedule=lambda value, starts: None,
+        on_bound=bounds.append,
+        on_activity=lambda activity: None,
+        messages=lambda: messages,
+        busy=1,
+    )
+
+
 def test_a_search_takes_what_it_is_told_and_tells_what_grows() -> None:
     """A better value lowers what the valley looks for; its floor is a bound at once; a free worker asks too."""
     bounds: list[Bound] = []
-    words = [
+    messages = [
         ParentMessage(value=1_450_000, starts={0: 5}),
         ParentMessage(busy=0),
         ParentMessage(value=1_460_000, starts={0: 6}),
     ]
-    search = Search(
-        graph=expand(V),
-        starts={},
-        value=1_500_000,
-        bound=lower_bound(V),
-        budget=Budget(600, 2, 0),
-        found=lambda value, starts: None,
-        proved=bounds.append,
-        doing=lambda what: None,
-        heard=lambda: words,
-        busy=1,
-    )
-    valley = Valley.of(V, search.bound.value, search.value)
+    told = search(Budget(600, 2, 0), lower_bound(V), bounds, messages)
+    valley = Valley.of(V, told.bound.value, told.value)
     assert valley is not None
-    search.growing[Future()] = valley
-    assert search.idle_threads() == 0
+    growth = told.growths[Future()] = Growth(valley, told.budget, told.bound.value)
+    assert told.idle_threads() == 0
+    told.receive_messages()
     valley.floor = 1_390_000
-    search.listen()
-    assert (search.value, search.starts, valley.roof) == (1_450_000, {0: 5}, 1_450_000)
+    assert not growth._must_stop()
+    told.receive_bounds()
+    assert (told.value, told.starts, valley.roof) == (1_450_000, {0: 5}, 1_450_000)
     assert bounds == [Bound(1_390_000, "bound:valley")]
-    assert search.idle_threads() == 1
+    assert told.idle_threads() == 1
+
+
+def test_a_growing_bound_and_its_search_share_no_state() -> None:
+    """Each side learns by its queue, once: what is told before the other looks is not lost, and not told twice."""
+    told = search(Budget(600, 2, 0), lower_bound(V), [], [])
+    valley = Valley.of(V, told.bound.value, told.value)
+    assert valley is not None
+    growth = Growth(valley, told.budget, told.bound.value)
+    growth.send_value(1_480_000)
+    growth.send_value(1_490_000)
+    assert valley.roof == 1_500_000
+    valley.floor += 1
+    assert not growth._must_stop()
+    assert not growth._must_stop()
+    assert valley.roof == 1_480_000
+    assert [growth.bounds(), growth.bounds()] == [[Bound(valley.floor, "bound:valley")], []]
+    growth.stop()
+    assert growth._must_stop()
 
 
 def test_a_valley_that_rises_has_more_time() -> None:
     """0.8 of 100 s; or until three times as long as when it last rose, and never longer than all."""
-    search = Search(
-        graph=expand(V),
-        starts={},
-        value=1_500_000,
-        bound=Bound(1_369_823, "bound:load"),
-        budget=Budget(100, 1, 0, deterministic=True),
-        found=lambda value, starts: None,
-        proved=lambda bound: None,
-        doing=lambda what: None,
-    )
-    valley = Valley.of(V, search.bound.value, search.value)
+    told = search(Budget(100, 1, 0, deterministic=True), Bound(1_369_823, "bound:load"), [], [])
+    valley = Valley.of(V, told.bound.value, told.value)
     assert valley is not None
-    stop = search._stop(valley)
+    growth = Growth(valley, told.budget, told.bound.value)
 
     def stops_after(seconds: int) -> bool:
         valley.expanded = seconds * Valley.states_a_second
-        return stop()
+        return growth._must_stop()
 
     assert [stops_after(seconds) for seconds in (20, 79, 81)] == [False, False, True]
     valley.floor += 1_000

@@ -12,7 +12,7 @@ from zbopt.bounds import lower_bound
 from zbopt.bounds.crossings import Crossings
 from zbopt.bounds.relax import whole
 from zbopt.cpsat.budget import Budget
-from zbopt.cpsat.follow import follow
+from zbopt.cpsat.fixed_orders import with_orders
 from zbopt.cpsat.formulation import Formulation
 from zbopt.cpsat.question import Answer, ask
 from zbopt.graph import expand
@@ -105,7 +105,7 @@ def test_the_order_of_a_best_step_leads_to_a_schedule_of_that_value() -> None:
     rows = grown(instance).orders(16)
     assert rows is not None
     formulation = Formulation(whole(expand(instance)), 79, minimise=False)
-    reply = ask(follow(formulation, {s: row for s, row in rows.items() if s >= 2}), Budget(600, 1, 0), 600)
+    reply = ask(with_orders(formulation, {s: row for s, row in rows.items() if s >= 2}), Budget(600, 1, 0), 600)
     assert reply.answer in (Answer.FOUND, Answer.OPTIMAL)
     assert reply.starts is not None
     graph = formulation.graph

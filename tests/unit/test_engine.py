@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -11,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+import zbopt
 from zbopt.analysis.metrics import figures
 from zbopt.engine import watch as engine
 from zbopt.engine.request import SolveRequest
@@ -27,7 +30,7 @@ from zbopt.portfolio.result import Result
 from zbopt.portfolio.run import solve
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance
-from zbopt.problem.schedule import Status
+from zbopt.problem.schedule import Engine, Status
 from zbopt.timing import starts_of
 from zbopt.validator import validate
 
@@ -265,26 +268,59 @@ def test_kill_of_the_published_program(delay_s: float, at_start: Callable[..., l
     assert [gone(process) for process in processes] == [True]
 
 
-LIGHT = """
-import sys
-from zbopt.cpsat import child
-{before}
-child._load_solver()
-from ortools.sat.python import cp_model
-model, solver = cp_model.CpModel(), cp_model.CpSolver()
-x = model.new_int_var(0, 5, "x")
-model.maximize(x)
-solver.solve(model)
-print(solver.value(x), "pandas" in sys.modules)
-"""
+IN_THE_WAY = ("ortools", "pandas", "queue", "random", "json", "numpy", "sitecustomize", "zbopt")
+"""Names of files in the user's folder that are modules of the standard library, of a dependency, or of zbopt."""
 
 
-@pytest.mark.parametrize(
-    ("before", "said"),
-    [("", "5 False"), ("child.ModuleType = lambda name: child\nchild.setattr = lambda *parts: None", "5 True")],
-    ids=["none", "needed"],
-)
-def test_solver_loads_without_pandas(before: str, said: str) -> None:
-    """CP-SAT solves without pandas, and with it where OR-Tools wants more of it than there is."""
-    done = subprocess.run([sys.executable, "-c", LIGHT.format(before=before)], capture_output=True, text=True)
-    assert done.stdout.split("\n")[0] == said, done.stderr
+@pytest.mark.parametrize("on_path", [False, True], ids=["other-path", "on-path"])
+@pytest.mark.parametrize("name", ["cp-sat", "milp"])
+def test_bug_files_of_the_current_folder_were_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, on_path: bool
+) -> None:
+    """A file ``queue.py`` or ``random.py`` in the user's folder killed the search, and ``ortools.py`` was run by it.
+
+    Here also where the folder is on the import path, as in a notebook. p = m = 2, unit times: 7.
+    """
+    for module in IN_THE_WAY:
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('loaded from the current folder')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    if on_path:
+        monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    instance = Instance.uniform(stages=2, microbatches=2)
+    request = order(instance, 600).model_copy(update={"engine": Engine(name)})
+    bounds = [message.bound for message in run(request) if message is not None and message.bound is not None]
+    assert bounds[-1].value == 7
+
+
+@pytest.mark.parametrize("name", [*IN_THE_WAY[:4], "numba"])
+def test_bug_a_file_in_the_folder_of_a_solve_kills_it(tmp_path: Path, name: str) -> None:
+    """The command ended with 0 and a warning that the solver had died, and its value was a heuristic's."""
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the current folder')", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "zbopt",
+        "solve",
+        "--stages",
+        "5",
+        "--micro",
+        "11",
+        "--mem-limit",
+        "3",
+        "--json",
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (done.returncode, "fault" in done.stderr, "ended" in done.stderr) == (0, False, False), done.stderr
+    assert json.loads(done.stdout)["status"] == "optimal"
+
+
+def test_an_engine_runs_the_zbopt_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run from a checkout, zbopt itself is in the current folder; another one, here broken, may be installed."""
+    (tmp_path / "zbopt.py").write_text("raise SystemExit('another zbopt was loaded')", encoding="utf-8")
+    root = Path(zbopt.__file__).parents[1]
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *(folder for folder in sys.path if Path(folder) != root)])
+    bounds = [m.bound for m in run(order(Instance.uniform(stages=2, microbatches=2), 600)) if m is not None and m.bound]
+    assert bounds[-1].value == 7

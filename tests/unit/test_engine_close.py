@@ -30,10 +30,10 @@ def test_bug_order_is_still_being_written(monkeypatch: pytest.MonkeyPatch) -> No
         memory_limit_mb=1000,
     )
 
-    def write_half(pipe: IO[str], order: SolveRequest, words: object) -> None:
+    def write_half(pipe: IO[str], order: SolveRequest, messages: object) -> None:
         pipe.write("{")
 
-    monkeypatch.setattr(engine, "_give", write_half)
+    monkeypatch.setattr(engine, "_write", write_half)
     news = engine.run(order, poll_s=0.01)
     assert isinstance(news, Generator)
     assert next(news) is None

@@ -60,18 +60,18 @@ def test_moves_keep_account(count: int) -> None:
     assert moved > 100
     assert again.period == pytest.approx(kernel.period)
     assert kernel.fits()
-    takers = [i for i, takes in enumerate(kernel.takes) if takes]
+    takers = [i for i, taken in enumerate(kernel.taken) if taken]
     assert [again.live[i] for i in takers] == [kernel.live[i] for i in takers]
 
 
 def test_a_move_that_takes_too_long_is_undone() -> None:
     """Nothing changes where the period would become longer than allowed."""
     kernel = _one_by_one(uneven(4, 12, 1, "v"), 1)
-    before = kernel.orders()
+    before = kernel.state()
     tried = [kernel.try_move(i, steps, -1.0) for i in range(len(kernel.at)) for steps in (1, -1)]
     assert not all(tried)
     kernel.restore(before)
-    assert kernel.orders() == before
+    assert kernel.state() == before
     assert kernel.settle()
     assert kernel.period == pytest.approx(before.period)
 

@@ -1,5 +1,6 @@
 """The README and the notes beside it say what is true: commands, output, places, the Python example."""
 
+import csv
 import re
 import tomllib
 from pathlib import Path
@@ -40,13 +41,69 @@ def _settled(page: str) -> list[str]:
     return [line for line in page.splitlines() if not line.strip().startswith(free)]
 
 
-def test_commands_with_flags_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every other ``zbopt`` line of the README ends with 0."""
+def test_commands_with_flags_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other ``zbopt`` line of the README ends with 0, one after the other in an empty folder."""
+    monkeypatch.chdir(tmp_path)
     lines = [line for line in CODE if line.startswith("zbopt ")]
     assert lines
     for line in lines:
         assert run(line.split()[1:]) == 0
     assert "answer: optimal" in capsys.readouterr().out
+
+
+def test_results() -> None:
+    """Each figure of the two tables of results is on record: peers in their files, values and bounds beside them.
+
+    Times in ms of the first table are ticks of a microsecond in the files; the V rows are in bench/README.md.
+    """
+    best = {row["instance"]: row for row in read_csv("instances/zb-iclr2024/best_known.csv") if is_makespan(row)}
+    best |= {row["instance"]: row for row in read_csv("instances/unit/best_known.csv") if is_makespan(row)}
+    peers = [*read_csv("instances/zb-iclr2024/peers.csv"), *read_csv("instances/unit/peers.csv")]
+    rows = re.findall(r"^\| ([\d.]+)B, (\d+) stages, (\d+) \| (\d+) = 2?p \| (.*) \|$", README, re.MULTILINE)
+    assert len(rows) == 4
+    for model, p, m, cap, figures in rows:
+        name = f"linear-{model}b-p{p}-m{m}-cap{cap}"
+        one_f_one_b, published, ours, proved = figures.split(" | ")
+        known = {row["scheduler"]: int(row["makespan"]) for row in peers if row["instance"] == name}
+        assert float(one_f_one_b) == round(known["1f1b"] / 1000, 1)
+        assert float(published.split()[0]) == round(min(known.values()) / 1000, 1)
+        assert float(ours) == round(int(best[name]["value"]) / 1000, 1)
+        assert (proved, best[name]["value"]) == ("optimal", best[name]["lower_bound"])
+    rows = re.findall(r"^\| (\d+), (\d+) \| (\d+) \| (\d+) \(ZB\) \| (\d+) \| optimal \|$", README, re.MULTILINE)
+    assert len(rows) == 4
+    for p, m, cap, published, ours in rows:
+        name = f"p{p}-m{m}-cap{cap}"
+        assert published == min((row["makespan"] for row in peers if row["instance"] == name), key=int)
+        assert best[name]["value"] == best[name]["lower_bound"] == ours
+    measured = (REPOSITORY / "bench" / "README.md").read_text()
+    rows = re.findall(
+        r"^\| ([\d.]+B) in V placement, (\d+) stages, (\d+) \| 4 = p/2 \| does not fit \| ([\d.]+) \(adaptive V\) \| "
+        r"([\d.]+) \| at most ([\d.]+) % above the optimum \|$",
+        README,
+        re.MULTILINE,
+    )
+    assert len(rows) == 2
+    v_peers = [row for row in read_csv("tests/golden/peers.csv") if (row["virtual"], row["cap"]) == ("2", "4")]
+    for model, p, m, published, ours, gap in rows:
+        found = re.search(
+            rf"\| {model} p={p} m={m} \| 4 \| makespan \| 60 \| ([\d,]+) \| [\d,]+ \| ([\d.]+) \|", measured
+        )
+        assert found is not None
+        assert (float(ours), gap) == (round(int(found.group(1).replace(",", "")) / 1000, 1), found.group(2))
+        assert float(published) in [round(float(row["makespan"]) / 1000, 1) for row in v_peers if row["m"] == m]
+
+
+def read_csv(path: str) -> list[dict[str, str]]:
+    """Read a table of the repository, a row as its fields by name."""
+    with (REPOSITORY / path).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def is_makespan(row: dict[str, str]) -> bool:
+    """Tell whether a row of best known values is for the makespan."""
+    return row["objective"] == "makespan"
 
 
 def test_python_example(capsys: pytest.CaptureFixture[str]) -> None:

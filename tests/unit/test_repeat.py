@@ -13,11 +13,11 @@ from zbopt.heuristics import HEURISTICS
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 from zbopt.timing import schedule_of, starts_of
-from zbopt.timing.repeat import Run, find_run, in_flight, lengthened, shortened, unrolled
+from zbopt.timing.repeat import RepeatingRun, find_run, in_flight, lengthened, shortened, unrolled
 from zbopt.validator import validate
 
 
-def long_of(instance: Instance, short_microbatches: int, heuristic: str) -> tuple[Schedule, Schedule, Run]:
+def long_of(instance: Instance, short_microbatches: int, heuristic: str) -> tuple[Schedule, Schedule, RepeatingRun]:
     """(short, long, run): the heuristic's short step, and the whole step made from it."""
     short = instance.model_copy(update={"microbatches": short_microbatches})
     schedule = HEURISTICS[heuristic](short)
@@ -107,15 +107,15 @@ def test_stride_divides_what_is_missing() -> None:
         assert op.microbatch is not None
         pair, second = divmod(op.microbatch, 2)
         starts[task] = pair * 8 + second * 3 + "FBW".index(op.kind.value)
-    assert find_run(graph, starts, 10) == Run(0, 11, 2, 8)
-    assert find_run(graph, starts, 9) == Run(0, 1, 1, 3)
+    assert find_run(graph, starts, 10) == RepeatingRun(0, 11, 2, 8)
+    assert find_run(graph, starts, 9) == RepeatingRun(0, 1, 1, 3)
 
 
 def test_the_least_stride_of_equals() -> None:
     """Twelve microbatches 3 ticks apart repeat by 1, 2, 3 and 4 at a time, all twelve each time: by 1 it is."""
     graph = expand(Instance.uniform(stages=1, microbatches=12))
     starts = {i: (op.microbatch or 0) * 3 + "FBW".index(op.kind.value) for i, op in enumerate(graph.tasks)}
-    assert find_run(graph, starts, 12) == Run(0, 11, 1, 3)
+    assert find_run(graph, starts, 12) == RepeatingRun(0, 11, 1, 3)
 
 
 @pytest.mark.parametrize(("cap", "held"), [(None, 8), (3, 3), ("1/2", 1), (100, 8)])

@@ -17,8 +17,8 @@ from zbopt.bounds.relax import keep_stages, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.formulation import Formulation
 from zbopt.cpsat.question import Answer, Question, Reply, ask
-from zbopt.cpsat.search import Call, Search, stage_sets, tightened
-from zbopt.cpsat.topic import Topic
+from zbopt.cpsat.search import Call, CpSatSearch, stage_sets, tightened
+from zbopt.cpsat.strategy import Strategy
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.problem.bound import Bound
@@ -39,15 +39,15 @@ class Told:
         self.values: list[int] = []
         self.bounds: list[Bound] = []
         self.found: Mapping[int, int] = serial
-        self.search = Search(
+        self.search = CpSatSearch(
             graph=self.graph,
             starts=serial,
             value=objective_value(self.graph, serial),
             bound=Bound(0, "bound:none"),
             budget=budget(),
-            found=self._found,
-            proved=self.bounds.append,
-            doing=lambda what: None,
+            on_schedule=self._found,
+            on_bound=self.bounds.append,
+            on_activity=lambda activity: None,
         )
 
     def _found(self, value: int, starts: Mapping[int, int]) -> None:
@@ -111,16 +111,16 @@ def test_answers() -> None:
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_every_way_to_search_gives_the_same_answer(number: int) -> None:
+def test_every_variant_of_the_search_gives_the_same_answer(number: int) -> None:
     """On 60 random instances: a schedule within the proved optimum, none within one tick less."""
     for seed in range(6 * number, 6 * number + 6):
         instance = any_instance(Random(f"ways {seed}"), most_microbatches=4)
         problem, best = whole(expand(instance)), proved_optimum(instance)
-        for way in range(4):
-            found = ask(Formulation(problem, best, minimise=False), budget(60), 60, way)
-            assert found.answer in (Answer.FOUND, Answer.OPTIMAL), f"seed {seed}, way {way}"
-            below = ask(Formulation(problem, best - 1, minimise=False), budget(60), 60, way)
-            assert below.answer is Answer.REFUTED, f"seed {seed}, way {way}"
+        for variant in range(4):
+            found = ask(Formulation(problem, best, minimise=False), budget(60), 60, variant)
+            assert found.answer in (Answer.FOUND, Answer.OPTIMAL), f"seed {seed}, variant {variant}"
+            below = ask(Formulation(problem, best - 1, minimise=False), budget(60), 60, variant)
+            assert below.answer is Answer.REFUTED, f"seed {seed}, variant {variant}"
 
 
 def test_spent_budget_leaves_questions_open() -> None:
@@ -137,7 +137,7 @@ def test_deterministic_budget_counts_the_solver_alone() -> None:
     counted = Budget(5, workers=4, seed=0, deterministic=True)
     assert counted.left_s() == 5
     formulation = Formulation(whole(expand(Instance.uniform(stages=3, microbatches=4))), 30, minimise=True)
-    ask(formulation, counted, 5)
+    counted.charge(ask(formulation, counted, 5).cost_s)
     assert 0 < counted.spent_s < 5
     assert counted.left_s() == 5 - counted.spent_s
 
@@ -223,10 +223,10 @@ def test_bug_two_calls_end_at_once() -> None:
     """The first closed the gap, and hearing the second divided by it."""
     told = Told(Instance.uniform(stages=2, microbatches=2))
     question = Question("schedule", lambda horizon: pytest.fail("asked"), None, "cp-sat", pending=[5])
-    topic = Topic([question], 1.0)
+    strategy = Strategy([question], 1.0)
     told.search.bound = Bound(told.search.value, "cp-sat")
-    told.search.hear(Call(topic, question, 5, cp_model.CpSolver()), Reply(Answer.OPEN, None, 0, 0.5))
-    assert (question.pending, question.left_open, topic.wasted_s) == ([], [], 0.5)
+    told.search.receive(Call(strategy, question, 5, cp_model.CpSolver()), Reply(Answer.OPEN, None, 0, 0.5))
+    assert (question.pending, question.left_open, strategy.wasted_s) == ([], [], 0.5)
 
 
 def test_bug_fault_of_one_call_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +245,8 @@ def test_bug_fault_of_one_call_waits_for_the_others(monkeypatch: pytest.MonkeyPa
         return Formulation(whole(told.graph), horizon, minimise=False)
 
     waiting = Question("slow", slow, None, "cp-sat")
-    topics = [Topic([waiting], 60), Topic([Question("faulty", faulty, None, "cp-sat")], 60)]
-    monkeypatch.setattr(told.search, "topics", lambda: topics)
+    strategies = [Strategy([waiting], 60), Strategy([Question("faulty", faulty, None, "cp-sat")], 60)]
+    monkeypatch.setattr(told.search, "strategies", lambda: strategies)
     with pytest.raises(ZeroDivisionError):
         told.search.run()
     assert stopped == [True]

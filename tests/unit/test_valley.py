@@ -14,7 +14,7 @@ from zbopt.bounds import lower_bound
 from zbopt.bounds.valley import Valley, kept, layers
 from zbopt.bounds.valley.states import extend
 from zbopt.cpsat.budget import Budget
-from zbopt.cpsat.search import Search
+from zbopt.cpsat.search import CpSatSearch
 from zbopt.graph import expand
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, Objective
@@ -174,22 +174,21 @@ def test_a_search_takes_what_it_proves() -> None:
         stages=4, microbatches=4, comm_ticks=1, memory_cap=Fraction(3, 2), placement="v", virtual=2
     )
     bounds: list[Bound] = []
-    search = Search(
+    search = CpSatSearch(
         graph=expand(instance),
         starts={},
         value=100,
         bound=lower_bound(instance),
         budget=Budget(600, 1, 0),
-        found=lambda value, starts: None,
-        proved=bounds.append,
-        doing=lambda what: None,
+        on_schedule=lambda value, starts: None,
+        on_bound=bounds.append,
+        on_activity=lambda activity: None,
     )
     with ThreadPoolExecutor(1) as threads:
-        search.start_growing(threads)
-    [(grown, valley)] = search.growing.items()
-    assert grown.result()
-    assert search.hear_grown(valley) == []
-    assert search.bound == bounds[-1] == valley.bound()
+        search.start_growth(threads)
+    [(grown, growth)] = search.growths.items()
+    assert search.receive_grown() == []
+    assert search.bound == bounds[-1] == grown.result() == growth.growing.bound()
     assert lower_bound(instance).value < search.bound.value < 100
 
 

@@ -10,6 +10,7 @@ from numbers import Integral, Rational, Real
 from typing import Any, Literal
 
 from zbopt.costs.amounts import Amount, parse_amounts
+from zbopt.costs.cutting import Candidate, cut_fields, finest, require_cuttable
 from zbopt.costs.times import NO_TIME, Times, parse_times, tick_ns
 from zbopt.problem.instance import (
     Barrier,
@@ -276,7 +277,7 @@ def placements(instance: Instance, *, virtual: int = 2) -> dict[str, Instance]:
     """
     if virtual < 2:
         raise ValueError(f"virtual = {virtual}: give the slices of the interleaved placement, 2 or more")
-    _require_cuttable(instance)
+    require_cuttable(instance, "zbopt.placements")
     slices = {"linear": 1, "interleaved": virtual, "v": 2, "bidirectional": 1}
     if instance.microbatches == 1:
         del slices["bidirectional"]
@@ -297,7 +298,7 @@ def _cut(
             'times_of = "stage" beside a list of stages: give a named placement, or times of virtual stages'
         )
     whole = Instance.model_validate(fields | _time_fields(parse_times(texts, tick)))
-    _require_cuttable(whole)
+    require_cuttable(whole, 'times_of="stage"')
     slices = len(_stage_of(placement, whole.stages, virtual)) // whole.stages if placement != "bidirectional" else 1
     cut = _cut_as(whole, placement, slices, 1 if tick is not None or whole.tick == "unit" else _finer(whole, slices))
     if whole.tick == "unit" and cut.rounding_ticks:
@@ -313,8 +314,6 @@ def _finer(instance: Instance, slices: int) -> int:
 
     Where no tick makes it whole, rounding up adds at most 0.1 %, but for ticks of 1 ns, which are the shortest.
     """
-    from zbopt.cli.cutting import finest
-
     exact = finest(instance, slices)
     if exact > 1 or slices == 1:
         return exact
@@ -328,31 +327,11 @@ def _finer(instance: Instance, slices: int) -> int:
 
 def _cut_as(whole: Instance, placement: str, slices: int, finer: int) -> Instance:
     """Return a linear instance cut for a named placement; ``finer`` of the new ticks are one of its own."""
-    from zbopt.cli.cutting import cut_fields
-    from zbopt.cli.placements import Candidate
-
     virtual = 2 if placement == "bidirectional" else slices
     fields = dict(cut_fields(whole, Candidate(placement, _stage_of(placement, whole.stages, virtual), slices), finer))
     if placement == "bidirectional":
         fields["routes"] = bidirectional(whole.stages, whole.microbatches)
     return Instance.model_validate(fields)
-
-
-def _require_cuttable(instance: Instance) -> None:
-    """Refuse what cannot be cut into slices.
-
-    Raises:
-        ValueError: A stage holds no part or several, an op is missing, or a collective lies inside an op.
-    """
-    if not instance.is_linear:
-        raise ValueError(
-            "stage_of: only a linear pipeline can be cut for other placements; give one virtual stage a stage"
-        )
-    if instance.collectives is not None:
-        raise ValueError("collectives: an op cannot be cut around them; give an instance for each placement")
-    for field in ("backward_ticks", "fused_backward_ticks"):
-        if None in (getattr(instance, field) or ()):
-            raise ValueError(f"{field}[0] is None: slices of the first stage have a B but for the first; give its time")
 
 
 def _placement_fields(

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from zbopt.bounds import turns
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
+from zbopt.bounds.turns import before_first_gradient
+from zbopt.bounds.understood import ONE_KIND, understands
 from zbopt.graph.memory import least_left, static_memory, whole_memory
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, Objective
 
 
+# Not unlike microbatches: the last F of a stage is on its last virtual stage only if all pass all of them. Not
+# overlapped ops: a pair does more work after the last F than the load counts.
+@understands(ONE_KIND)
 def last_forward(instance: Instance) -> Bound | None:
-    """The largest over the stages; ``None`` for unlike microbatches, several routes, or ops that run as one."""
-    stated = instance.alike and instance.routes is None and instance.overlapped_ticks is None
-    value = over_stages(instance, _of_stage) if stated else None
+    """Return the largest bound over the stages; every stage has one."""
+    value = over_stages(instance, _of_stage)
     return None if value is None else Bound(value, "bound:last-forward")
 
 
@@ -31,7 +34,7 @@ def _of_stage(slices: Slices, stage: int) -> int:
 
 
 def _of_itself(slices: Slices, stage: int) -> int:
-    """By what is left to ``stage`` itself."""
+    """Return the bound by what ``stage`` itself has left to do after its last F."""
     instance = slices.instance
     head = slices.heads[instance.virtual_stages_of(stage)[0]] if instance.objective is Objective.MAKESPAN else 0
     step = optimizer_tail(instance, stage)
@@ -39,29 +42,32 @@ def _of_itself(slices: Slices, stage: int) -> int:
         left = slices.gradient_tails[instance.virtual_stages_of(stage)[-1]]
     else:
         left = _own_tail(slices, stage) + optimizer_tail(instance, stage)
-    before, after = turns.before_first_gradient(slices, stage), max(0, _after_last_forward(slices, stage, left))
+    before, after = before_first_gradient(slices, stage), max(0, _after_last_forward(slices, stage, left))
     idle = before + max(step, after) if _are_apart(instance, stage) else max(before + step, after)
     return head + slices.work(stage) + idle
 
 
 def _of_first_stage(slices: Slices, stage: int) -> int:
-    """Least span of the stage of the first virtual stage, by what ``stage`` has to do between its first and last op."""
-    parts = slices.instance.virtual_stages_of(stage)
-    before = turns.before_first_gradient(slices, stage) if _are_apart(slices.instance, stage) else 0
-    after = _after_last_forward(slices, stage, slices.tails_on_first[parts[-1]])
-    return slices.heads[parts[0]] + slices.work(stage) + before + after
+    """Return the least span of the stage of the first virtual stage, by what ``stage`` has to do in between."""
+    virtual_stages = slices.instance.virtual_stages_of(stage)
+    before = before_first_gradient(slices, stage) if _are_apart(slices.instance, stage) else 0
+    after = _after_last_forward(slices, stage, slices.tails_on_first[virtual_stages[-1]])
+    return slices.heads[virtual_stages[0]] + slices.work(stage) + before + after
 
 
 def _are_apart(instance: Instance, stage: int) -> bool:
-    """Whether the last F of ``stage`` starts only after its first gradient op."""
+    """Return whether the last F of ``stage`` starts only after its first gradient op."""
     forwards = instance.microbatches * len(instance.virtual_stages_of(stage))
     return _most_before_gradient(instance, stage) < forwards
 
 
 def _after_last_forward(slices: Slices, stage: int, left: int) -> int:
-    """Least time from the start of the stage's last F to the end of all that counts, less the most work in it.
+    """Return the least time from the start of the stage's last F to the end that counts, less the most work in it.
 
-    ``left``: least time from the arrival of that F's gradient to that end.
+    Args:
+        slices: Least times of the instance.
+        stage: The stage.
+        left: Least time from the arrival of that F's gradient to the end that counts.
     """
     instance = slices.instance
     last = instance.virtual_stages_of(stage)[-1]
@@ -76,11 +82,11 @@ def _after_last_forward(slices: Slices, stage: int, left: int) -> int:
 
 
 def _own_tail(slices: Slices, stage: int) -> int:
-    """Least time from the arrival of a gradient on the stage's last part to the end of its backward ops there."""
-    parts = slices.instance.virtual_stages_of(stage)
+    """Return the least time from a gradient's arrival on the last virtual stage of stage to the stage's last end."""
+    virtual_stages = slices.instance.virtual_stages_of(stage)
     longest = way = 0
-    for v in range(parts[-1], parts[0] - 1, -1):
-        if v in parts:
+    for v in range(virtual_stages[-1], virtual_stages[0] - 1, -1):
+        if v in virtual_stages:
             longest = max(longest, way + slices.backward_work(v))
         if v > 0:
             way += slices.gradient(v) + slices.instance.lag_ticks(v, v - 1)
@@ -88,22 +94,26 @@ def _own_tail(slices: Slices, stage: int) -> int:
 
 
 def _live(slices: Slices, stage: int) -> Iterator[Waiting]:
-    """What can be live beside the last F: microbatches before their gradient op, or waiting for a W, on any part."""
+    """Yield what can be live beside the last F: microbatches before their gradient op, and those that wait for a W."""
     instance = slices.instance
-    parts = instance.virtual_stages_of(stage)
-    for v in parts:
-        most = instance.microbatches - (v == parts[-1])
+    virtual_stages = instance.virtual_stages_of(stage)
+    for v in virtual_stages:
+        most = instance.microbatches - (v == virtual_stages[-1])
         yield Waiting(least_left(instance, v), slices.again(v) + slices.backward_work(v), most)
         if instance.has_b(v):
             yield Waiting(held_for_weight(instance, v), slices.weight(v), most)
 
 
 def _most_before_gradient(instance: Instance, stage: int) -> int:
-    """Most forwards that a stage can start before its first gradient op."""
-    parts = instance.virtual_stages_of(stage)
-    most = instance.microbatches * len(parts)
-    least = min(least_left(instance, v) for v in parts)
+    """Return the most forwards that a stage can start before its first gradient op."""
+    virtual_stages = instance.virtual_stages_of(stage)
+    most = instance.microbatches * len(virtual_stages)
+    least = min(least_left(instance, v) for v in virtual_stages)
     if instance.memory_cap is None or least == 0:
         return most
-    room = instance.memory_cap[stage] - static_memory(instance, stage) - min(whole_memory(instance, v) for v in parts)
+    room = (
+        instance.memory_cap[stage]
+        - static_memory(instance, stage)
+        - min(whole_memory(instance, v) for v in virtual_stages)
+    )
     return min(most, 1 + int(room / least))

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from zbopt.bounds import round_trip, turns
+from zbopt.bounds.round_trip import idle_ticks as idle_in_round_trip
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
+from zbopt.bounds.turns import idle_ticks as idle_in_turns
+from zbopt.bounds.understood import ONE_KIND, UNLIKE, is_understood, understands
 from zbopt.graph.memory import added_by_b, static_memory, whole_memory
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, Objective
 
 
+# Not overlapped ops: the idle time of the round trip and of turns does not hold for them.
+@understands(ONE_KIND | UNLIKE)
 def last_gradient(instance: Instance) -> Bound | None:
-    """The largest over the stages that send gradients on and have a cap; ``None`` without one, or for spans."""
-    stated = instance.objective is Objective.MAKESPAN and instance.overlapped_ticks is None
-    value = over_stages(instance, _of_stage) if stated and instance.memory_cap is not None else None
+    """Return the largest bound over the stages that send gradients on; ``None`` without a cap, or for spans."""
+    has_say = instance.objective is Objective.MAKESPAN and instance.memory_cap is not None
+    value = over_stages(instance, _of_stage) if has_say else None
     return None if value is None else Bound(value, "bound:last-gradient")
 
 
@@ -28,19 +32,20 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
         return slices.work(stage) + optimizer_tail(instance, stage)
     first, *others = instance.virtual_stages_of(stage)
     before = instance.previous_of(first)
-    if before is None or (others and not (instance.alike and instance.routes is None)):
+    # Of several virtual stages it takes the idle time of turns, which does not understand unlike microbatches.
+    if before is None or (others and not is_understood(instance, ONE_KIND)):
         return None
-    idle = turns.idle_ticks(slices, stage) if others else round_trip.idle_ticks(slices, first)
-    done = slices.heads[first] + slices.work(stage) + idle - _most_left(slices, stage)
+    idle = idle_in_turns(slices, stage) if others else idle_in_round_trip(slices, first)
+    done = slices.heads[first] + slices.work(stage) + idle - _most_work_left(slices, stage)
     return done + instance.lag_ticks(first, before) + slices.gradient_tails[before]
 
 
-def _most_left(slices: Slices, stage: int) -> int:
-    """Most work that may follow the last gradient op of the stage's first virtual stage."""
+def _most_work_left(slices: Slices, stage: int) -> int:
+    """Return the most work that may follow the last gradient op of the stage's first virtual stage."""
     instance = slices.instance
     first = instance.virtual_stages_of(stage)[0]
     left = [0]
-    if instance.fused_backward_ticks is not None:
+    if instance.may_fuse:
         left.append(_most_waiting(slices, stage, Fraction(0)))
     if instance.may_split:
         left.append(_most_waiting(slices, stage, added_by_b(instance, first)) + slices.weight(first))
@@ -48,13 +53,14 @@ def _most_left(slices: Slices, stage: int) -> int:
 
 
 def _most_waiting(slices: Slices, stage: int, added: Fraction) -> int:
-    """Most work of W that wait beside the last gradient op, which itself adds ``added``."""
+    """Return the most work of W that wait beside the last gradient op, which itself adds ``added``."""
     instance = slices.instance
     assert instance.memory_cap is not None, "asked only where memory limits"
-    held_here = instance.virtual_stages_of(stage)
-    taken = static_memory(instance, stage) + whole_memory(instance, held_here[0]) + added
+    virtual_stages = instance.virtual_stages_of(stage)
+    first = virtual_stages[0]
+    taken = static_memory(instance, stage) + whole_memory(instance, first) + added
     kinds = [
-        Waiting(held_for_weight(instance, v), slices.weight(v), len(instance.microbatches_of(v)) - (v == held_here[0]))
-        for v in held_here
+        Waiting(held_for_weight(instance, v), slices.weight(v), len(instance.microbatches_of(v)) - (v == first))
+        for v in virtual_stages
     ]
     return most_work(instance.memory_cap[stage] - taken, kinds)

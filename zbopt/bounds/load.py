@@ -3,55 +3,60 @@
 from __future__ import annotations
 
 from zbopt.bounds.stage import Slices, optimizer_step, optimizer_tail, over_stages
+from zbopt.bounds.understood import EVERYTHING, ONE_KIND, is_understood, understands
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Communication, Instance, Objective
 
 
+@understands(EVERYTHING)
 def load(instance: Instance) -> Bound:
-    """The largest over the stages of head (makespan only), work of all microbatches, and optimizer step."""
+    """Return the largest bound over the stages: head (makespan only), work of all microbatches, optimizer step."""
     value = over_stages(instance, _of_stage)
     assert value is not None, "every stage has work"
-    late = [_after_input(instance, stage) for stage in range(instance.stages)]
-    return Bound(max([value, *late]), "bound:load")
+    after_inputs = [_after_inputs(instance, stage) for stage in range(instance.stages)]
+    return Bound(max([value, *after_inputs]), "bound:load")
 
 
 def _of_stage(slices: Slices, stage: int) -> int:
     instance = slices.instance
-    work, held = slices.work(stage) - slices.overlap(stage), instance.virtual_stages_of(stage)
+    work, virtual_stages = slices.work(stage) - slices.overlap(stage), instance.virtual_stages_of(stage)
     if instance.objective is not Objective.MAKESPAN:
         return work + optimizer_tail(instance, stage)
-    loaded = min(slices.heads[v] for v in held) + work + optimizer_tail(instance, stage)
+    loaded = min(slices.heads[v] for v in virtual_stages) + work + optimizer_tail(instance, stage)
     if instance.communication is not Communication.BLOCKING:
         return loaded
-    first = min(slices.heads[v] - _lag_in(instance, v) for v in held)
+    first = min(slices.heads[v] - _lag_in(instance, v) for v in virtual_stages)
     # A transfer may go on while gradients are reduced and stages joined, but not during O.
     return max(loaded, first + work + _blocked(instance, stage) + optimizer_step(instance, stage))
 
 
 def _lag_in(instance: Instance, virtual_stage: int) -> int:
-    """Time of the transfer that brings the input of a virtual stage."""
+    """Return the time of the transfer that brings the input of a virtual stage."""
     before = instance.previous_of(virtual_stage)
     return 0 if before is None else instance.lag_ticks(before, virtual_stage)
 
 
 def _blocked(instance: Instance, stage: int) -> int:
-    """Time of the transfers that hold a stage, of all microbatches; the first one may come before its first op."""
+    """Return the time of all transfers that hold a stage; the first one may come before its first op."""
     blocked = 0
-    for v, held_by in enumerate(instance.stage_of):
+    for v, stage_of_v in enumerate(instance.stage_of):
         before = instance.previous_of(v)
-        if before is not None and stage in (held_by, instance.stage_of[before]):
+        if before is not None and stage in (stage_of_v, instance.stage_of[before]):
             each = instance.lag_ticks(before, v) + instance.lag_ticks(v, before)
             blocked += len(instance.microbatches_of(v)) * each
     return blocked
 
 
-def _after_input(instance: Instance, stage: int) -> int:
-    """What is left to do on a stage when the input of some microbatch is ready at last."""
+def _after_inputs(instance: Instance, stage: int) -> int:
+    """Return the least value by what is left to do on a stage when the input of some microbatch is ready at last.
+
+    It counts on microbatches that are alike: those that come late have as much work as any.
+    """
     ready = instance.input_ready_ticks
-    if ready is None or instance.objective is not Objective.MAKESPAN or not instance.alike:
+    if ready is None or instance.objective is not Objective.MAKESPAN or not is_understood(instance, ONE_KIND):
         return 0
     slices = Slices(instance)
     head, work = min(slices.heads[v] for v in instance.virtual_stages_of(stage)), slices.work(stage)
     each = work // instance.microbatches
-    left = max(time + (len(ready) - j) * each for j, time in enumerate(ready))
-    return head + left + optimizer_tail(instance, stage)
+    remaining = max(time + (len(ready) - j) * each for j, time in enumerate(ready))
+    return head + remaining + optimizer_tail(instance, stage)

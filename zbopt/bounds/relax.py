@@ -10,13 +10,24 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from zbopt.bounds.understood import EVERYTHING, is_understood
 from zbopt.graph import Channel, Join, Link, Precedence, Sent, Task, TaskGraph
-from zbopt.problem.instance import COMPUTE, Communication, Kind
+from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind
+
+UNDERSTOOD = EVERYTHING
+"""A relaxation keeps tasks of the graph as they are, and takes delays from its precedences: it follows what the graph
+says of every field. The list is still one of names: a field that adds a kind of task to the graph may say that it keeps
+its stage busy, or passes gradients on, in a way that ``keep_stages`` does not know of."""
+
+
+def may_relax(instance: Instance) -> bool:
+    """Return whether a relaxation to a few stages bounds ``instance``: every field in use is understood."""
+    return is_understood(instance, UNDERSTOOD)
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """A task graph with the least time before each task (``heads``) and after it (``tails``), in ticks.
+    """Hold a task graph with the least time before each task (``heads``) and after it (``tails``), in ticks.
 
     ``heads`` count from the first start of all; ``tails`` from a task's end to the last end of all.
     """
@@ -27,16 +38,16 @@ class Relaxed:
 
 
 def whole(graph: TaskGraph) -> Relaxed:
-    """The graph itself, with heads and tails by longest paths."""
+    """Return the graph itself, with heads and tails by longest paths."""
     delays = _Delays(graph)
     return Relaxed(graph, tuple(delays.heads), tuple(delays.tails))
 
 
 def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
-    """The tasks of ``stages`` only, with what the others take at least as lags, heads and tails.
+    """Return the tasks of ``stages`` only, with what the others take at least as lags, heads and tails.
 
     Args:
-        graph: The whole task graph.
+        graph: The whole task graph, of an instance that ``may_relax``.
         stages: The stages to keep.
     """
     delays = _Delays(graph)
@@ -69,7 +80,7 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
 
 
 def _is_kept(graph: TaskGraph, task: Task, stages: Collection[int]) -> bool:
-    """Ops of the stages, and what else belongs to one; a transfer only where it may keep its stage busy."""
+    """Return whether a task belongs to one of the stages; a transfer to another one only if it keeps its stage busy."""
     if task.kind in COMPUTE or task.kind in (Kind.G, Kind.OUT, Kind.IN):
         return task.stage in stages
     instance = graph.instance
@@ -86,7 +97,7 @@ def _kept_link(link: Link, new: dict[int, int]) -> Link:
 
 
 def _kept_channel(channel: Channel, new: dict[int, int]) -> Channel:
-    """Transfers whose producers are kept too: of the others it is not known when they were produced."""
+    """Keep transfers whose producers are kept too: of the others it is not known when they were produced."""
     sent = (s for s in channel.sent if s.send in new and all(p in new for p in s.producers))
     return replace(channel, sent=tuple(Sent(new[s.send], _renamed(s.producers, new)) for s in sent))
 
@@ -96,7 +107,7 @@ def _renamed(tasks: tuple[int, ...], new: dict[int, int]) -> tuple[int, ...]:
 
 
 class _Delays:
-    """Least delays along the precedences. Between options of a choice, the least over the options counts."""
+    """Hold least delays along the precedences. Between options of a choice, the least over the options counts."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
@@ -118,7 +129,7 @@ class _Delays:
         return order
 
     def _least(self, arrivals: list[tuple[int, int]]) -> int:
-        """Least time by which all of (task, time) have come, where tasks of one choice stand for each other."""
+        """Return the least time by which all of (task, time) have come; tasks of one choice stand for each other."""
         fixed = [time for task, time in arrivals if self.graph.tasks[task].choice is None]
         options: dict[tuple[int, int], int] = {}
         for task, time in arrivals:
@@ -150,7 +161,7 @@ class _Delays:
         return tails
 
     def to_next_kept(self, task: int, kept: Collection[int]) -> dict[int, int]:
-        """Kept tasks that follow ``task`` over removed ones, each with the least lag from its end."""
+        """Return the kept tasks that follow ``task`` over removed ones, each with the least lag from its end."""
         found: dict[int, int] = {}
         self._walk(task, 0, kept, found)
         return found
@@ -163,7 +174,7 @@ class _Delays:
                 self._walk(after, lag + more + self._least_duration(after), kept, found)
 
     def _passes_on(self, task: int) -> bool:
-        """Ops that always run, and of a backward's options only B: the gradient passes in the least time of both."""
+        """Return whether delays pass on through a removed task: it always runs, or it is B, which stands for BW too."""
         return self.graph.tasks[task].choice is None or self.graph.tasks[task].kind is Kind.B
 
     def _least_duration(self, task: int) -> int:

@@ -7,19 +7,22 @@ the microbatches j, j + k, j + 2k, ... follow each other.
 from __future__ import annotations
 
 from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, over_stages, slots
+from zbopt.bounds.understood import EVERYTHING, understands
 from zbopt.graph.memory import least_left
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, Objective
 
 
+# Overlapped ops too: the proof is a chain of waits, and no op becomes shorter by having another one beside it.
+@understands(EVERYTHING)
 def residency(instance: Instance) -> Bound | None:
-    """The largest over the stages that hold one virtual stage; ``None`` if none is short of memory."""
+    """Return the largest bound over the stages of one virtual stage; ``None`` if none is short of memory."""
     value = over_stages(instance, of_stage)
     return None if value is None else Bound(value, "bound:residency")
 
 
 def of_stage(slices: Slices, stage: int) -> int | None:
-    """What the residency of ``stage`` says of one iteration, in ticks; ``None``: nothing."""
+    """Return what the residency of ``stage`` says of one iteration, in ticks; ``None``: nothing."""
     instance = slices.instance
     virtual_stage, *others = instance.virtual_stages_of(stage)
     if others:
@@ -28,17 +31,17 @@ def of_stage(slices: Slices, stage: int) -> int | None:
     if count is None or count == 0:
         return None
     full_rounds, rest = divmod(len(instance.microbatches_of(virtual_stage)) - 1, count)
-    held = slices.round_trips[virtual_stage] + _least_hold_after_gradient(slices, virtual_stage)
+    slot_ticks = slices.round_trips[virtual_stage] + _least_hold_after_gradient(slices, virtual_stage)
     span = instance.objective is Objective.MAX_STAGE_SPAN
     head = 0 if span else slices.heads[virtual_stage]
     own = slices.backward_work(virtual_stage) + optimizer_tail(instance, stage)
     last = slices.round_trips[virtual_stage] + (own if span else slices.gradient_tails[virtual_stage])
     # The last round begins with the forward that waits for a slot; `rest` more forwards precede the last one.
-    return head + full_rounds * held + rest * slices.forward(virtual_stage) + last
+    return head + full_rounds * slot_ticks + rest * slices.forward(virtual_stage) + last
 
 
 def _least_hold_after_gradient(slices: Slices, virtual_stage: int) -> int:
-    """Least time from the gradient's arrival until another whole activation fits: B, or all of the backward.
+    """Return the least time from the gradient's arrival until another whole activation fits: B, or all the backward.
 
     Where less than a slot waits for W, one slot of k is free enough at the earliest when B has ended: k whole
     activations and the new one are more than k.

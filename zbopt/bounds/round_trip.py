@@ -16,13 +16,16 @@ from zbopt.bounds.stage import (
     room_beside_forward,
     slots,
 )
+from zbopt.bounds.understood import ONE_KIND, UNLIKE, understands
 from zbopt.graph.memory import least_left
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, Objective
 
 
+# Not overlapped ops: a pair fits more work into both windows than the load counts.
+@understands(ONE_KIND | UNLIKE)
 def round_trip(instance: Instance) -> Bound | None:
-    """The largest over the stages that hold one virtual stage; ``None`` if none does."""
+    """Return the largest bound over the stages that hold one virtual stage; ``None`` if none does."""
     value = over_stages(instance, _of_stage)
     return None if value is None else Bound(value, "bound:round-trip")
 
@@ -30,14 +33,14 @@ def round_trip(instance: Instance) -> Bound | None:
 def _of_stage(slices: Slices, stage: int) -> int | None:
     instance = slices.instance
     virtual_stage, *others = instance.virtual_stages_of(stage)
-    if others or instance.overlapped_ticks is not None:
+    if others:
         return None
     head = slices.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
     return head + slices.work(stage) + idle_ticks(slices, virtual_stage) + optimizer_tail(instance, stage)
 
 
 def idle_ticks(slices: Slices, virtual_stage: int) -> int:
-    """Least idle time of a stage of one virtual stage, between its first start and its last gradient op."""
+    """Return the least idle time of a stage of one virtual stage, between its first start and its last gradient op."""
     instance = slices.instance
     m, trip = len(instance.microbatches_of(virtual_stage)), slices.round_trips[virtual_stage]
     forward = slices.forward(virtual_stage, most=True) + slices.again(virtual_stage, most=True)
@@ -51,20 +54,21 @@ def idle_ticks(slices: Slices, virtual_stage: int) -> int:
 
 
 def _most_live_work(slices: Slices, virtual_stage: int) -> int:
-    """Most backward work of other microbatches that can be live at the start of an F."""
-    whole, rest = slices.backward_work(virtual_stage, most=True), slices.weight(virtual_stage)
-    whole += slices.again(virtual_stage, most=True)
-    return max((whole * a + rest * b for a, b in _live_pairs(slices.instance, virtual_stage)), default=0)
+    """Return the most backward work of other microbatches that can be live at the start of an F."""
+    backward, weight = slices.backward_work(virtual_stage, most=True), slices.weight(virtual_stage)
+    backward += slices.again(virtual_stage, most=True)
+    counts = _most_live(slices.instance, virtual_stage)
+    return max((backward * begun + weight * waiting for begun, waiting in counts), default=0)
 
 
-def _live_pairs(instance: Instance, virtual_stage: int) -> Iterator[tuple[int, int]]:
-    """For each number a of microbatches before their backward beside one F, the most b that wait for W only."""
+def _most_live(instance: Instance, virtual_stage: int) -> Iterator[tuple[int, int]]:
+    """Yield each number of microbatches that may be before their backward beside one F, and the most that await W."""
     each, held = least_left(instance, virtual_stage), held_for_weight(instance, virtual_stage)
     room = room_beside_forward(instance, virtual_stage)
     others = len(instance.microbatches_of(virtual_stage)) - 1
-    for a in range(others + 1):
-        rest = room - a * each
-        if rest < 0:
+    for begun in range(others + 1):
+        left = room - begun * each
+        if left < 0:
             return
-        most = others - a if held == 0 else int(rest / held)
-        yield a, 0 if instance.has_lone_w(virtual_stage) else min(most, others - a)
+        most = others - begun if held == 0 else int(left / held)
+        yield begun, 0 if instance.has_lone_w(virtual_stage) else min(most, others - begun)

@@ -1,4 +1,4 @@
-"""What one stage sees of the rest: its work, the least time before it, and the round trip behind it."""
+"""Least times and memory as one stage sees them: its work, the time before it, and the round trip behind it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from zbopt.problem.instance import Barrier, Instance, Objective, OpTicks
 
 @dataclass(frozen=True)
 class Slices:
-    """Least times of one microbatch along its route through ``instance``, in ticks; with ``most`` the most."""
+    """Hold the least times of one microbatch along its route through ``instance``, in ticks; with ``most`` the most."""
 
     instance: Instance
 
     @cached_property
     def _ticks(self) -> tuple[frozenset[OpTicks], ...]:
-        """By virtual stage, the different times that microbatches take."""
+        """Return the different times that microbatches take, by virtual stage."""
         instance = self.instance
         if instance.microbatch_times is None:
             return tuple(frozenset({instance.ticks_of(v, 0)}) for v in range(instance.virtual_stages))
@@ -30,29 +30,29 @@ class Slices:
         )
 
     def forward(self, virtual_stage: int, *, most: bool = False) -> int:
-        """Time of F."""
+        """Return the time of F, with the loss where it is computed."""
         return (max if most else min)(ticks.forward for ticks in self._ticks[virtual_stage])
 
     def gradient(self, virtual_stage: int) -> int:
-        """Least time from the arriving gradient to the gradient of the input: B, or BW where that may run instead."""
+        """Return the least time from the arriving gradient to that of the input: of B, or of BW where it may run."""
         return min(ticks.gradient() for ticks in self._ticks[virtual_stage])
 
     def weight(self, virtual_stage: int) -> int:
-        """Longest time of W where the backward is split, else 0."""
+        """Return the longest time of W where the backward is split, else 0."""
         return max(ticks.weight or 0 for ticks in self._ticks[virtual_stage])
 
     def backward_work(self, virtual_stage: int, *, most: bool = False) -> int:
-        """Time that the backward of one microbatch takes at least: B and W, or BW."""
+        """Return the time that the backward of one microbatch takes at least: B and W, or BW."""
         return (max if most else min)(ticks.backward_work() for ticks in self._ticks[virtual_stage])
 
     def again(self, virtual_stage: int, *, most: bool = False) -> int:
-        """Time of R where every activation is recomputed, else 0."""
+        """Return the time of R where every activation is recomputed, else 0."""
         if policies(self.instance, virtual_stage) != (ActivationPolicy.RECOMPUTE,):
             return 0
         return (max if most else min)(ticks.recompute or 0 for ticks in self._ticks[virtual_stage])
 
     def brought_back(self, virtual_stage: int) -> int:
-        """Least time from the end of F to the backward: R, or OUT and IN, where every activation is dropped so."""
+        """Return the least time from the end of F to the backward: R, or OUT and IN, where they always run."""
         instance = self.instance
         if policies(instance, virtual_stage) != (ActivationPolicy.OFFLOAD,):
             return self.again(virtual_stage)
@@ -61,7 +61,7 @@ class Slices:
         return instance.offload_ticks[virtual_stage] + instance.reload_ticks[virtual_stage]
 
     def work(self, stage: int) -> int:
-        """Least time that all microbatches take on ``stage``."""
+        """Return the least time that all microbatches take on ``stage``."""
         return sum(self._work_of(v) for v in self.instance.virtual_stages_of(stage))
 
     def _work_of(self, virtual_stage: int) -> int:
@@ -74,7 +74,7 @@ class Slices:
         return sum(t.forward + t.backward_work() + ((t.recompute or 0) if always else 0) for t in ticks)
 
     def overlap(self, stage: int) -> int:
-        """Most time that running F and BW as one op can save on ``stage``, over all microbatches.
+        """Return the most time that running F and BW as one op can save on ``stage``, over all microbatches.
 
         The first F of a stage has no BW beside it: every BW there comes after some F.
         """
@@ -88,13 +88,13 @@ class Slices:
         return pairs * max(0, pair - ticks)
 
     def passing_work(self, virtual_stage: int) -> int:
-        """Least time that forwards and gradients of all microbatches take, W and R left out."""
+        """Return the least time that forwards and gradients of all microbatches take, W and R left out."""
         ticks = (self.instance.ticks_of(virtual_stage, j) for j in self.instance.microbatches_of(virtual_stage))
         return sum(t.forward + t.gradient() for t in ticks)
 
     @cached_property
     def heads(self) -> tuple[int, ...]:
-        """Least time from the first start of all to the start of F, by virtual stage."""
+        """Return the least time from the first start of all to the start of F, by virtual stage."""
         heads: list[int] = []
         for v in range(self.instance.virtual_stages):
             u = self.instance.previous_of(v)
@@ -103,7 +103,7 @@ class Slices:
 
     @cached_property
     def round_trips(self) -> tuple[int, ...]:
-        """Least time from the start of F until its gradient has come to the same virtual stage and R or IN has run."""
+        """Return the least time from the start of F until gradient and activation are back, by virtual stage."""
         trips = [0] * self.instance.virtual_stages
         for v in reversed(range(self.instance.virtual_stages)):
             u, onward = self.instance.next_of(v), 0
@@ -115,7 +115,7 @@ class Slices:
 
     @cached_property
     def gradient_tails(self) -> tuple[int, ...]:
-        """Least time from the arrival of a gradient on a virtual stage to the end of all that follows, O included.
+        """Return the least time from a gradient's arrival to the end of all that follows, O included, by virtual stage.
 
         With a global barrier every O follows; without, only those of the stages that the gradient passes.
         """
@@ -133,9 +133,9 @@ class Slices:
 
     @cached_property
     def tails_on_first(self) -> tuple[int, ...]:
-        """Least time from the arrival of a gradient on a virtual stage to the last end on the stage of the first one.
+        """Return the least time from a gradient's arrival to the last end on the first stage, by virtual stage.
 
-        Of a single route. O is included; what else other stages have left is not.
+        There must be a single route. O is included; what else other stages have left is not.
         """
         instance = self.instance
         tails = [self.backward_work(0) + optimizer_tail(instance, instance.stage_of[0])]
@@ -145,7 +145,7 @@ class Slices:
 
 
 def slots(instance: Instance, virtual_stage: int) -> int | None:
-    """Microbatches between F and backward that fit under the cap of a stage of one virtual stage, at the start of an F.
+    """Return how many microbatches fit between F and backward on a stage of one virtual stage, at the start of an F.
 
     That F needs its whole activation, the others the least that may be left of theirs. ``None``: more than there are.
     """
@@ -157,20 +157,20 @@ def slots(instance: Instance, virtual_stage: int) -> int | None:
 
 
 def room_beside_forward(instance: Instance, virtual_stage: int) -> Fraction:
-    """What the cap of a stage of one virtual stage leaves to other microbatches at the start of an F."""
+    """Return what the cap of a stage of one virtual stage leaves to other microbatches at the start of an F."""
     stage = instance.stage_of[virtual_stage]
     assert instance.memory_cap is not None, "asked only where memory limits"
     return instance.memory_cap[stage] - static_memory(instance, stage) - whole_memory(instance, virtual_stage)
 
 
 def held_for_weight(instance: Instance, virtual_stage: int) -> Fraction:
-    """What a microbatch holds from the end of its B until the end of its W."""
+    """Return what a microbatch holds from the end of its B until the end of its W."""
     kept = instance.activation[virtual_stage] * instance.weight_share[virtual_stage]
     return kept + added_by_b(instance, virtual_stage)
 
 
 class Waiting(NamedTuple):
-    """Ops of one kind that may be live: memory and work of each, and how many there are at most."""
+    """Describe ops of one kind that may be live: memory and work of each, and how many there are at most."""
 
     memory: Fraction
     ticks: int
@@ -178,7 +178,7 @@ class Waiting(NamedTuple):
 
 
 def most_work(room: Fraction, kinds: Sequence[Waiting]) -> int:
-    """Most work of ops that are live within ``room``: of more than two unlike kinds as if ops could be cut."""
+    """Return the most work of ops that are live within ``room``: of more than two kinds as if ops could be cut."""
     together: dict[tuple[Fraction, int], int] = {}
     for memory, ticks, most in kinds:
         together[memory, ticks] = together.get((memory, ticks), 0) + most
@@ -199,26 +199,27 @@ def most_work(room: Fraction, kinds: Sequence[Waiting]) -> int:
 
 
 def _fit(room: Fraction, kind: Waiting) -> int:
-    """How many of a kind fit into ``room``, whole."""
+    """Return how many ops of a kind fit into ``room``, whole."""
     return min(kind.most, int(max(room, Fraction(0)) / kind.memory)) if kind.memory else kind.most
 
 
 def _rate(kind: Waiting) -> tuple[bool, Fraction]:
+    """Return the work per memory of a kind, as a key to sort by: ops that need no memory rate above all others."""
     return kind.memory == 0, Fraction(kind.ticks) if kind.memory == 0 else kind.ticks / kind.memory
 
 
 def reduction(instance: Instance, virtual_stage: int) -> int:
-    """Time of G, 0 where gradients are not reduced."""
+    """Return the time of G, 0 where gradients are not reduced."""
     return instance.reduction_ticks[virtual_stage] if instance.reduction_ticks is not None else 0
 
 
 def optimizer_step(instance: Instance, stage: int) -> int:
-    """Time of O, 0 where a step has none."""
+    """Return the time of O, 0 where a step has none."""
     return instance.optimizer_ticks[stage] if instance.optimizer_ticks is not None else 0
 
 
 def optimizer_tail(instance: Instance, stage: int) -> int:
-    """Least time after a stage's last backward: a reduction, the barrier's own, the optimizer step.
+    """Return the least time after a stage's last backward: a reduction, the barrier's own, the optimizer step.
 
     A reduction that no step follows counts for the makespan alone: it does not run on the stage.
     """
@@ -229,26 +230,25 @@ def optimizer_tail(instance: Instance, stage: int) -> int:
 
 
 OfStage = Callable[[Slices, int], int | None]
-"""What an argument says of one stage of a single iteration, by the instance's objective; ``None``: nothing."""
+"""An argument's bound by one stage of a single iteration, of the instance's objective; ``None``: it says nothing."""
 
 
 def over_stages(instance: Instance, of_stage: OfStage) -> int | None:
-    """The largest value over the stages, of all iterations; ``None``: the argument says nothing of any.
+    """Return the largest value over the stages, of all iterations; ``None``: the argument says nothing of any.
 
     On a stage, iterations follow each other: each but the last takes its span there, and the last one what is left of
     the makespan, counted from its first start on the stage (models/bounds.md, "several iterations").
     """
-    one = {"iterations": 1, "input_ready_ticks": None}
-    span = Slices(instance.model_copy(update=one | {"objective": Objective.MAX_STAGE_SPAN}))
-    own = Slices(instance.model_copy(update=one))
+    one_iteration = {"iterations": 1, "input_ready_ticks": None}
+    for_span = Slices(instance.model_copy(update=one_iteration | {"objective": Objective.MAX_STAGE_SPAN}))
+    for_makespan = (
+        Slices(instance.model_copy(update=one_iteration)) if instance.objective is Objective.MAKESPAN else None
+    )
+    earlier = 0 if instance.objective is Objective.PERIOD else instance.iterations - 1
     values = []
     for stage in range(instance.stages):
-        spans = (
-            of_stage(span, stage) if own.instance.objective is not Objective.MAKESPAN or instance.iterations > 1 else 0
-        )
-        last = of_stage(own, stage) if instance.objective is Objective.MAKESPAN else spans
-        if spans is None or last is None:
-            continue
-        earlier = 0 if instance.objective is Objective.PERIOD else (instance.iterations - 1) * spans
-        values.append(earlier + last)
+        span = of_stage(for_span, stage) if earlier or for_makespan is None else 0
+        last = span if for_makespan is None else of_stage(for_makespan, stage)
+        if span is not None and last is not None:
+            values.append(earlier * span + last)
     return max(values, default=None)

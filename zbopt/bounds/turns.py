@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages, slots
+from zbopt.bounds.understood import ONE_KIND, understands
 from zbopt.graph.memory import least_left, static_memory, whole_memory
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, Objective
 
 
+# Not unlike microbatches: it counts microbatches in order, and all of them on each virtual stage. Not overlapped ops: a
+# pair fits more work into both windows than the load counts.
+@understands(ONE_KIND)
 def turns(instance: Instance) -> Bound | None:
-    """The largest over the stages that hold several virtual stages; ``None`` if none does."""
-    stated = instance.alike and instance.routes is None and instance.overlapped_ticks is None
-    value = over_stages(instance, _of_stage) if stated else None
+    """Return the largest bound over the stages that hold several virtual stages; ``None`` if none does."""
+    value = over_stages(instance, _of_stage)
     return None if value is None else Bound(value, "bound:turns")
 
 
@@ -31,7 +34,7 @@ def _of_stage(slices: Slices, stage: int) -> int | None:
 
 
 def idle_ticks(slices: Slices, stage: int) -> int:
-    """Least idle time of a stage of several virtual stages, between its first start and its last gradient op."""
+    """Return the least idle time of a stage of several virtual stages, from its first start to its last gradient op."""
     instance = slices.instance
     first, second = instance.virtual_stages_of(stage)[:2]
     count = slots(instance, first)
@@ -41,7 +44,7 @@ def idle_ticks(slices: Slices, stage: int) -> int:
 
 
 def _before_turn(slices: Slices, stage: int) -> int:
-    """Least idle time of a stage before its first F of a later part, or its first gradient op of the first part."""
+    """Return the least idle time of a stage before its first F of a later virtual stage, or its first gradient op."""
     instance = slices.instance
     first, second = instance.virtual_stages_of(stage)[:2]
     m, own = instance.microbatches, slices.forward(first) + slices.again(first)
@@ -53,11 +56,11 @@ def _before_turn(slices: Slices, stage: int) -> int:
 
 
 def before_first_gradient(slices: Slices, stage: int) -> int:
-    """Least idle time of a stage from its first start until its first gradient can be there."""
+    """Return the least idle time of a stage from its first start until its first gradient can be there."""
     instance = slices.instance
-    parts = instance.virtual_stages_of(stage)
-    until = slices.heads[parts[-1]] - slices.heads[parts[0]] + slices.round_trips[parts[-1]]
-    ticks = {v: slices.forward(v) + slices.again(v) for v in parts}
+    virtual_stages = instance.virtual_stages_of(stage)
+    until = slices.heads[virtual_stages[-1]] - slices.heads[virtual_stages[0]] + slices.round_trips[virtual_stages[-1]]
+    ticks = {v: slices.forward(v) + slices.again(v) for v in virtual_stages}
     if instance.memory_cap is None:
         return max(0, until - instance.microbatches * sum(ticks.values()))
     room = instance.memory_cap[stage] - static_memory(instance, stage)
@@ -66,21 +69,21 @@ def before_first_gradient(slices: Slices, stage: int) -> int:
         ticks[last]
         + most_work(
             room - whole_memory(instance, last),
-            [Waiting(least_left(instance, v), ticks[v], instance.microbatches - (v == last)) for v in parts],
+            [Waiting(least_left(instance, v), ticks[v], instance.microbatches - (v == last)) for v in virtual_stages],
         )
-        for last in parts
+        for last in virtual_stages
     )
     return max(0, until - most)
 
 
 def _way_back(slices: Slices, first: int, other: int) -> int:
-    """Least time from the end of the gradient op of ``other`` to the arrival of the gradient on ``first``."""
+    """Return the least time from the end of the gradient op of ``other`` to the gradient's arrival on ``first``."""
     lags = sum(slices.instance.lag_ticks(v, v - 1) for v in range(first + 1, other + 1))
     return lags + sum(slices.gradient(v) for v in range(first + 1, other))
 
 
 def _most_work(slices: Slices, stage: int) -> int:
-    """Most work of what can be live beside one microbatch whose gradient is on its way to the stage's first part."""
+    """Return the most work that can be live while a gradient is on its way to the first virtual stage of ``stage``."""
     instance = slices.instance
     assert instance.memory_cap is not None, "asked only where memory limits"
     first = instance.virtual_stages_of(stage)[0]
@@ -89,7 +92,7 @@ def _most_work(slices: Slices, stage: int) -> int:
 
 
 def _live(slices: Slices, stage: int) -> Iterator[Waiting]:
-    """Microbatches that wait for their gradient on the first part, or for a W on any."""
+    """Yield microbatches that wait for a gradient on the first virtual stage, or for a W on any."""
     instance = slices.instance
     first, m = instance.virtual_stages_of(stage)[0], instance.microbatches
     yield Waiting(least_left(instance, first), slices.again(first) + slices.backward_work(first), m)

@@ -101,7 +101,7 @@ def compare_command(
 
 def _files(problem: ProblemFlags, others: list[Path]) -> list[Path]:
     """The schedule files of the call, which flags of a problem mean nothing to."""
-    given = [name for name in ProblemFlags.__dataclass_fields__ if getattr(problem, name) is not None]
+    given = problem.given()
     if problem.instance is None or given != ["instance"]:
         name = next(name for name in given if name != "instance").replace("_", "-")
         raise ValueError(f"--{name} beside {len(others) + 1} schedule files: each holds its own instance; leave it out")

@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, get_type_hints
 
+from zbopt.cli.field_flags import field_parameters
+from zbopt.problem.facts import flags_by_field
+from zbopt.problem.instance import Instance
+
+FIELD_FLAGS = object()
+"""Marks the field of a record that takes all flags which fields of an instance declare."""
+
 
 def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """A decorator that gives a command the flags of ``records``; the command gets the records, then its own arguments.
+    """Return a decorator that gives a command the flags of ``records``: it gets these, then its own arguments.
 
     Typer reads flags from a signature; this builds it from the records' fields, which it would not look into.
     """
@@ -21,7 +28,7 @@ def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., i
         parameters += [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
 
         def flat(**given: Any) -> int:
-            built = [record(**{name: given.pop(name) for name in _names(record)}) for record in records]
+            built = [_record(record, given) for record in records]
             return command(*built, **given)
 
         flat.__name__, flat.__doc__ = command.__name__, command.__doc__
@@ -32,13 +39,28 @@ def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., i
     return wrap
 
 
-def _names(record: type[Any]) -> list[str]:
-    return [field.name for field in fields(record)]
+def _record(record: type[Any], given: dict[str, Any]) -> Any:
+    """Build ``record`` from the arguments of a call, which are taken out of ``given``."""
+    hints, values = get_type_hints(record, include_extras=True), {}
+    for field in fields(record):
+        if _holds_field_flags(hints[field.name]):
+            texts = {name: given.pop(flag.parameter) for name, flag in flags_by_field(Instance).items()}
+            values[field.name] = {name: text for name, text in texts.items() if text is not None}
+        else:
+            values[field.name] = given.pop(field.name)
+    return record(**values)
+
+
+def _holds_field_flags(hint: Any) -> bool:
+    return FIELD_FLAGS in getattr(hint, "__metadata__", ())
 
 
 def _parameters(record: type[Any]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(record, include_extras=True)  # costs as much as a record has fields: once, not for each
     for field in fields(record):
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
+        if _holds_field_flags(hints[field.name]):
+            yield from field_parameters()
+        else:
+            yield inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+            )

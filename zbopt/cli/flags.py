@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from zbopt.cli.memory_flags import MemoryFlags
+from zbopt.cli.field_flags import hyphenated
+from zbopt.cli.flag_records import FIELD_FLAGS
 from zbopt.cli.options import flag_maker, seconds, switch, whole
+from zbopt.costs.runtimes import Runtime
+from zbopt.problem.facts import Panel, flags_by_field
+from zbopt.problem.instance import Instance, Objective
 from zbopt.problem.schedule import Engine
 
+ObjectiveFlag = hyphenated(Objective)
+"""Values of ``--objective``, with the hyphens of a command line."""
 
-class ObjectiveFlag(StrEnum):
-    """Values of ``--objective``, with the hyphens of a command line."""
-
-    MAKESPAN = "makespan"
-    MAX_STAGE_SPAN = "max-stage-span"
-    PERIOD = "period"
-
-
-class BarrierFlag(StrEnum):
-    """Values of ``--barrier``, with the hyphens of a command line."""
-
-    NONE = "none"
-    GLOBAL = "global"
-    POST_VALIDATION = "post-validation"
-
-
-_problem, _search = flag_maker("The problem"), flag_maker("The search")
+_problem, _search, _memory = flag_maker(Panel.PROBLEM.value), flag_maker("The search"), flag_maker(Panel.MEMORY.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemFlags(MemoryFlags):
-    """An instance by its file or by its fields. ``None``: not given."""
+class ProblemFlags:
+    """Hold an instance by its file or by its fields. ``None``: not given.
+
+    ``fields`` holds what the flags of single fields were given, by field, each as typed; those not given are left out.
+    """
 
     instance: Annotated[
         Path | None,
@@ -45,12 +38,7 @@ class ProblemFlags(MemoryFlags):
             "routes, and times of single microbatches.",
         ),
     ] = None
-    stages: Annotated[
-        int | None, _problem("--stages", "Devices of the pipeline (p). Sets stages.", False, "N", whole)
-    ] = None
-    micro: Annotated[
-        int | None, _problem("--micro", "Microbatches of the step (m). Sets microbatches.", False, "N", whole)
-    ] = None
+    fields: Annotated[Mapping[str, Any], FIELD_FLAGS] = field(default_factory=dict)
     placement: Annotated[
         str | None,
         _problem(
@@ -66,93 +54,6 @@ class ProblemFlags(MemoryFlags):
         int | None,
         _problem("--virtual", "Virtual stages of each stage.", "1 where linear, else 2", "N", whole),
     ] = None
-    forward: Annotated[
-        str | None,
-        _problem(
-            "--forward",
-            "Time of F of a virtual stage: whole ticks (3) or with a unit (18.522ms); one for all, or a comma list by "
-            "virtual stage (3,3,4,4). With --placement auto: of a whole stage. Sets forward_ticks.",
-            "1",
-            "TIME[,...]",
-        ),
-    ] = None
-    backward: Annotated[
-        str | None,
-        _problem(
-            "--backward",
-            "Time of B, the gradient of the input. 'none,1,1,1': the first stage has no B. Sets backward_ticks.",
-            "1",
-            "TIME[,...]",
-        ),
-    ] = None
-    weight: Annotated[
-        str | None,
-        _problem("--weight", "Time of W, the gradient of the weights. Sets weight_ticks.", "1", "TIME[,...]"),
-    ] = None
-    fused_backward: Annotated[
-        str | None,
-        _problem(
-            "--fused-backward",
-            "Time of BW, B and W in one op. Alone: the backward is never split. Beside --backward and --weight: a "
-            "schedule may fuse. Sets fused_backward_ticks.",
-            metavar="TIME[,...]",
-        ),
-    ] = None
-    overlapped: Annotated[
-        str | None,
-        _problem(
-            "--overlapped",
-            "Time of an F and a BW of two microbatches as one op of a stage (DualPipe). Only handcrafted schedules "
-            "have such ops. Sets overlapped_ticks.",
-            metavar="TIME[,...]",
-        ),
-    ] = None
-    comm: Annotated[
-        str | None,
-        _problem("--comm", "Latency of a transfer between two stages (0.601ms). Sets comm_ticks.", "0", "TIME"),
-    ] = None
-    mem_limit: Annotated[
-        str | None,
-        _problem(
-            "--mem-limit",
-            "Most live activations of a stage: 6, 4.5, or by stage 8,6,4,4. An activation of a virtual stage counts "
-            "as its share of its stage. Sets memory_cap.",
-            "no limit",
-            "AMOUNT[,...]",
-        ),
-    ] = None
-    weight_share: Annotated[
-        str | None,
-        _problem(
-            "--weight-share",
-            "Share of an activation that is held from the end of B until the end of W, 0 to 1 (0.5, 48/131). "
-            "Sets weight_share.",
-            "1",
-            "SHARE[,...]",
-        ),
-    ] = None
-    objective: Annotated[
-        ObjectiveFlag | None,
-        _problem(
-            "--objective",
-            "What is minimised: last end minus first start over all stages, the largest one of any stage, or the time "
-            "between starts of iterations (with --iterations). Sets objective.",
-            "makespan",
-        ),
-    ] = None
-    barrier: Annotated[
-        BarrierFlag | None,
-        _problem(
-            "--barrier",
-            "What the optimizer step O of a stage waits for: it is not modelled, every W of all stages, or the W of "
-            "its own stage. Sets barrier.",
-            "none",
-        ),
-    ] = None
-    optimizer: Annotated[
-        str | None,
-        _problem("--optimizer", "Time of O, with a barrier. Sets optimizer_ticks.", "0", "TIME[,...]"),
-    ] = None
     tick: Annotated[
         str | None,
         _problem(
@@ -162,11 +63,27 @@ class ProblemFlags(MemoryFlags):
             "DURATION",
         ),
     ] = None
+    runtime: Annotated[
+        Runtime | None,
+        _memory(
+            "--runtime",
+            "Whose split of the backward is modelled: torch (PyTorch's own: no B on the first stage, nothing freed "
+            "before W) or deferred-weight. Sets weight_share, receive_buffers, and for torch backward_ticks, "
+            "weight_ticks and gradient_state.",
+        ),
+    ] = None
+
+    def given(self) -> list[str]:
+        """Return the names of the flags that were given, as they are typed but for the hyphens."""
+        names = [own.name for own in fields(self) if own.name != "fields"]
+        own = [name for name in names if getattr(self, name) is not None]
+        flags = flags_by_field(Instance)
+        return [*own, *(flags[name].parameter for name in flags if name in self.fields)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchFlags:
-    """What the search may use."""
+    """Hold what the search may use."""
 
     time_limit: Annotated[
         float,

@@ -8,37 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from zbopt.cli.flags import ProblemFlags
-from zbopt.problem.instance import placement_of
+from zbopt.costs.cutting import Candidate
+from zbopt.problem.placement import DEFAULT_VIRTUAL, placement_of
 
 AUTO = "auto"
 BIDIRECTIONAL = "bidirectional"
-_DEFAULT_VIRTUAL = {"linear": 1, "interleaved": 2, "v": 2, BIDIRECTIONAL: 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A placement to try: its name, stages of its virtual stages, and slices that a stage's part is cut into."""
-
-    name: str
-    stage_of: tuple[int, ...]
-    slices: int
 
 
 def stage_of_flags(flags: ProblemFlags) -> tuple[int, ...] | None:
-    """The placement that ``--placement`` and ``--virtual`` ask for; ``None``: neither is given.
+    """Return the placement that ``--placement`` and ``--virtual`` ask for; ``None``: neither is given.
 
     Raises:
         ValueError: The name is unknown, the list holds no numbers, or the two flags do not go together.
     """
-    assert flags.stages is not None, "asked for only where there are stages"
-    name = flags.placement
+    stages, name = flags.fields["stages"], flags.placement
     if name is None:
-        return None if flags.virtual is None else _named(flags.stages, "interleaved", flags.virtual)
+        return None if flags.virtual is None else _named(stages, "interleaved", flags.virtual)
     if "," not in name and not name.strip().isdecimal():
-        return _named(flags.stages, name, _DEFAULT_VIRTUAL.get(name, 1) if flags.virtual is None else flags.virtual)
+        return _named(stages, name, DEFAULT_VIRTUAL.get(name, 1) if flags.virtual is None else flags.virtual)
     if flags.virtual is not None:
         raise ValueError(f"--virtual {flags.virtual} beside a list of stages: the list says it; leave --virtual out")
     parts = [part.strip() for part in name.split(",")]
@@ -51,8 +40,8 @@ def stage_of_flags(flags: ProblemFlags) -> tuple[int, ...] | None:
 def _named(stages: int, name: str, virtual: int) -> tuple[int, ...]:
     if stages < 1:
         return ()  # the instance says what is wrong with that
-    if name not in _DEFAULT_VIRTUAL:
-        raise ValueError(f"--placement {name!r}: give {', '.join(_DEFAULT_VIRTUAL)}, auto, or a list such as 0,1,2,2,0")
+    if name not in DEFAULT_VIRTUAL:
+        raise ValueError(f"--placement {name!r}: give {', '.join(DEFAULT_VIRTUAL)}, auto, or a list such as 0,1,2,2,0")
     if virtual < 1:
         raise ValueError(f"--virtual {virtual}: give at least 1")
     if name == "interleaved" and virtual == 1:
@@ -64,7 +53,15 @@ def _named(stages: int, name: str, virtual: int) -> tuple[int, ...]:
 
 
 def candidates(stages: int, virtual: int | None) -> Iterator[Candidate]:
-    """What ``--placement auto`` tries; ``virtual`` are the slices of the interleaved one, ``None``: 2."""
+    """Yield what ``--placement auto`` tries.
+
+    Args:
+        stages: Stages of the pipeline.
+        virtual: Slices of a part in the interleaved placement; ``None``: 2.
+
+    Raises:
+        ValueError: There are fewer than 2 slices.
+    """
     virtual = 2 if virtual is None else virtual
     if virtual < 2:
         raise ValueError(f"--virtual {virtual} with --placement auto: give the slices of interleaved, 2 or more")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from importlib import import_module
-from types import ModuleType
 
+from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.scale import Scale
+from zbopt.cpsat.search import CpSatSearch
 from zbopt.engine.request import ParentMessage, SolveRequest
 from zbopt.engine.serve import EngineChannel, serve
 from zbopt.graph import expand
@@ -16,57 +14,37 @@ from zbopt.problem.bound import Bound
 
 
 def main() -> None:
-    """Read one order, search, and send news until done."""
-    _load_solver()
+    """Read one request, search, and send results until done."""
     serve(_search)
 
 
-def _load_solver() -> None:
-    """Load CP-SAT without pandas, a third of this process's start: it is for tables of variables, and here are none.
+def _search(request: SolveRequest, channel: EngineChannel) -> None:
+    """Search in the coarsest ticks that lose nothing [D3]; all that is received and sent is in the request's ticks."""
+    scale = Scale.of(request.instance)
 
-    A version of OR-Tools that needs more of it fails to load here, and is loaded in full where it is used.
-    """
-    if "pandas" in sys.modules:
-        return
-    stub = ModuleType("pandas")
-    for name in ("DataFrame", "Index", "Series"):
-        setattr(stub, name, type(name, (), {}))
-    sys.modules["pandas"] = stub
-    with suppress(AttributeError, ImportError):
-        import_module("ortools.sat.python.cp_model")
-    del sys.modules["pandas"]
+    def send_schedule(value: int, starts: Mapping[int, int]) -> None:
+        channel.send_schedule(value * scale.ticks, {i: start * scale.ticks for i, start in starts.items()})
 
-
-def _search(order: SolveRequest, news: EngineChannel) -> None:
-    from zbopt.cpsat.budget import Budget  # these load OR-Tools
-    from zbopt.cpsat.search import Search
-
-    scale = Scale.of(order.instance)
-
-    def found(value: int, starts: Mapping[int, int]) -> None:
-        news.found(value * scale.ticks, {i: start * scale.ticks for i, start in starts.items()})
-
-    def heard() -> Iterator[ParentMessage]:
-        for word in news.heard():
-            if word.value is not None and word.starts is not None:
-                starts = {i: start // scale.ticks for i, start in word.starts.items()}
-                yield word.model_copy(update={"value": word.value // scale.ticks, "starts": starts})
+    def messages() -> Iterator[ParentMessage]:
+        for message in channel.messages():
+            if message.value is not None and message.starts is not None:
+                starts = {i: start // scale.ticks for i, start in message.starts.items()}
+                yield message.model_copy(update={"value": message.value // scale.ticks, "starts": starts})
             else:
-                yield word
+                yield message
 
-    Search(
+    CpSatSearch(
         graph=expand(scale.instance),
-        starts={i: start // scale.ticks for i, start in order.starts.items()},
-        value=order.value // scale.ticks,
-        bound=Bound(-(-order.bound // scale.ticks), order.proved_by),
-        budget=Budget(order.time_limit_s, order.workers, order.seed, order.deterministic, order.memory_limit_mb),
-        found=found,
-        proved=lambda bound: news.proved(Bound(bound.value * scale.ticks, bound.proved_by)),
-        doing=news.doing,
-        heard=heard,
-        busy=order.busy,
+        starts={i: start // scale.ticks for i, start in request.starts.items()},
+        value=request.value // scale.ticks,
+        bound=Bound(-(-request.bound // scale.ticks), request.proved_by),
+        budget=Budget(
+            request.time_limit_s, request.workers, request.seed, request.deterministic, request.memory_limit_mb
+        ),
+        on_schedule=send_schedule,
+        on_bound=lambda bound: channel.send_bound(Bound(bound.value * scale.ticks, bound.proved_by)),
+        on_activity=channel.send_activity,
+        messages=messages,
+        busy=request.busy,
+        ticks=scale.ticks,
     ).run()
-
-
-if __name__ == "__main__":
-    main()

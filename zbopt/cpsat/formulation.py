@@ -12,41 +12,49 @@ from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import Literal
 
 from zbopt.bounds.relax import Relaxed
+from zbopt.cpsat.cuts import cuts_of
 from zbopt.cpsat.horizon import latest_ends
-from zbopt.cpsat.stairs import Stairs
+from zbopt.cpsat.releases import Releases
 from zbopt.graph import Link, Option, Residence, Sent
 from zbopt.graph.memory import chooses, policies
 from zbopt.problem.instance import COMPUTE, Kind, Objective
 
 _GRADIENT = "gradient"
-"""Class of B and BW together: exactly one of them runs for each microbatch."""
-_CHAINED = (Kind.W, Kind.R, Kind.OUT, Kind.IN)
+"""Name of B and BW together: exactly one of them runs for each microbatch."""
+_OPTIONAL = (Kind.W, Kind.R, Kind.OUT, Kind.IN)
 """Kinds of which a microbatch may run none."""
-_MOST_WAYS = 2**40
-"""Combinations of ways over all virtual stages that [D9] can number."""
+_MOST_POLICIES = 2**40
+"""Combinations of activation policies over all virtual stages that [D9] may number.
+
+CP-SAT adds up a microbatch's number from 64-bit terms. Not measured; chosen far below 2**62, where they overflow.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules that remove solutions; each can be switched off, to check the model against it.
+    """Say which rules that remove solutions apply. Each cut can be switched off, to check the model without it.
 
     Attributes:
-        microbatch_order: [D1], or [D9] where the schedule chooses ways of activations. Keeps an optimal solution.
-        one_order: [D1] even there, where it may lose all optima: so that a refutation proves nothing.
+        without: Tags of cuts that are left out even where they apply.
+        one_order: Ask for [D1] even where the schedule chooses activation policies. It may lose all optima there, so
+            that a refutation proves nothing.
     """
 
-    microbatch_order: bool = True
+    without: frozenset[str] = frozenset()
     one_order: bool = False
 
 
 class Formulation:
-    """``model`` asks for a schedule of ``problem`` with objective value at most ``horizon`` ticks.
+    """Hold a CP-SAT ``model`` that asks for a schedule of ``problem`` with objective value at most ``horizon`` ticks.
 
     Args:
         problem: A task graph with heads and tails, whole or relaxed.
         horizon: Largest objective value allowed [D2], in ticks.
         minimise: Ask for the least value; otherwise any within ``horizon`` will do.
-        rules: Which solution-removing rules apply.
+        rules: Which rules that remove solutions apply; ``None``: all that understand the instance.
+
+    Raises:
+        ValueError: The instance gives ``overlapped_ticks``.
     """
 
     def __init__(self, problem: Relaxed, horizon: int, *, minimise: bool, rules: Rules | None = None) -> None:
@@ -56,15 +64,16 @@ class Formulation:
         self.problem = problem
         self.horizon = horizon
         self.rules = rules or Rules()
+        self.cuts = cuts_of(self.graph.instance) - self.rules.without
         self.objective_kind = self.graph.instance.objective
-        self.latest_ends = latest_ends(problem, horizon)
+        self.latest_ends = latest_ends(problem, horizon, windows_join="D2" in self.cuts)
         self.latest_end = max(self.latest_ends)
         self.model = cp_model.CpModel()
         self.start: list[cp_model.IntVar] = []
         self.present: list[Literal | None] = []
         self.interval: list[cp_model.IntervalVar] = []
         self.option: list[list[Literal]] = []
-        self.in_order = self.rules.one_order or not chooses(self.graph.instance)
+        self.in_order = "D1" in self.cuts and (self.rules.one_order or not chooses(self.graph.instance))
         self.classes = self.graph.instance.classes()
         self.both: dict[tuple[int, ...], cp_model.IntVar] = {}
         self.value: cp_model.IntVar | None = None
@@ -75,15 +84,14 @@ class Formulation:
         self._channels_keep_order()
         self._memory_stays_within_cap()
         self._optimizer_waits_for_gradients()
-        if self.rules.microbatch_order:
-            if self.in_order:
-                self._microbatches_in_order(None)
-            else:
-                self._alike_in_order()
+        if self.in_order:
+            self._microbatches_in_order(None)
+        elif "D9" in self.cuts and chooses(self.graph.instance):
+            self._equal_policies_in_order()
         self._objective(minimise)
 
     def _tasks(self) -> None:
-        """[C1, M1] Each task is an interval within its head and tail; the options of a choice exclude each other."""
+        """[C1, M1] Make each task an interval within its head and tail; options of a choice exclude each other."""
         self.option = [self._options(c, size) for c, size in enumerate(self.graph.choices)]
         for i, task in enumerate(self.graph.tasks):
             last = self.latest_ends[task.stage] if task.kind in COMPUTE else self.latest_end
@@ -101,7 +109,7 @@ class Formulation:
             self.interval.append(self._interval(i, start, task.duration_ticks, present))
 
     def _options(self, choice: int, size: int) -> list[Literal]:
-        """[M1, M3] A literal for each option of a choice, exactly one of them true."""
+        """[M1, M3] Return a literal for each option of a choice, exactly one of them true."""
         first = self.model.new_bool_var(f"option{choice}_0")
         if size == 2:
             return [first, first.negated()]
@@ -121,7 +129,7 @@ class Formulation:
         return [literal for i in tasks if (literal := self.present[i]) is not None]
 
     def _inputs_arrive_before_start(self) -> None:
-        """[C2] A task starts after its inputs have arrived."""
+        """[C2] Let a task start after its inputs have arrived."""
         for edge in self.graph.precedences:
             constraint = self.model.add(self.start[edge.after] >= self._end(edge.before) + edge.lag_ticks)
             literals = self._presence(edge.before, edge.after)
@@ -129,13 +137,13 @@ class Formulation:
                 constraint.only_enforce_if(literals)
 
     def _stages_run_one_at_a_time(self) -> None:
-        """[C3] A stage runs one op at a time."""
-        for row in self.graph.resources:
-            if len(row) > 1:
-                self.model.add_no_overlap(self.interval[i] for i in row)
+        """[C3] Let a stage run one op at a time."""
+        for ops in self.graph.resources:
+            if len(ops) > 1:
+                self.model.add_no_overlap(self.interval[i] for i in ops)
 
     def _links_carry_one_at_a_time(self) -> None:
-        """[T1, T3] A link, a port or a blocked stage is used by one task at a time."""
+        """[T1, T3] Let one task at a time use a link, a port or a blocked stage."""
         for link in self.graph.links:
             self.model.add_no_overlap(self._use(link, n) for n in range(len(link.uses)))
 
@@ -150,7 +158,7 @@ class Formulation:
         return self.model.new_optional_fixed_size_interval_var(start, use.ticks, present, name)
 
     def _channels_keep_order(self) -> None:
-        """[T2] Of two transfers of a channel that whose contents are produced first goes first."""
+        """[T2] Send the transfers of a channel in the order in which their contents are produced."""
         for channel in self.graph.channels:
             for n, later in enumerate(channel.sent):
                 for earlier in channel.sent[:n]:
@@ -158,12 +166,12 @@ class Formulation:
                         self._same_order(earlier, later)
 
     def _order_is_known(self, send: int, other: int) -> bool:
-        """[D1] Transfers of one kind and virtual stage go in microbatch order within a class, as their producers do."""
+        """[D1] Return whether two transfers are of one kind, virtual stage and class: these go in microbatch order."""
         first, second = self.graph.tasks[send], self.graph.tasks[other]
         alike = (first.kind, first.virtual_stage) == (second.kind, second.virtual_stage) and any(
             {first.microbatch, second.microbatch} <= set(members) for members in self.classes
         )
-        return self.rules.microbatch_order and self.in_order and alike
+        return self.in_order and alike
 
     def _same_order(self, one: Sent, other: Sent) -> None:
         literal = self.model.new_bool_var(f"{one.send}<{other.send}")
@@ -175,7 +183,7 @@ class Formulation:
                     constraint.only_enforce_if([holds, *self._presence(before, after)])
 
     def _memory_stays_within_cap(self) -> None:
-        """[C4] Live memory of each stage stays within its cap: as orders of ops where [D5] applies."""
+        """[C4] Keep the live memory of each stage within its cap: as orders of ops where [D5] applies."""
         if self.graph.caps is None:
             return
         by_stage: dict[int, list[Residence]] = defaultdict(list)
@@ -183,20 +191,21 @@ class Formulation:
             by_stage[residence.stage].append(residence)
         for stage, residences in by_stage.items():
             cap = self.graph.caps[stage]
+            # Where all fit at once there is nothing to ask.
             if sum(r.amount for r in residences) <= cap:
                 continue
-            ordered = self.rules.microbatch_order and self.in_order
-            stairs = Stairs.of(self.graph, residences, cap) if ordered else None
-            if stairs is None:
+            ordered = self.in_order and "D5" in self.cuts
+            releases = Releases.of(self.graph, residences, cap) if ordered else None
+            if releases is None:
                 self._cumulative(residences, cap)
             else:
-                self._release_before_forward(stairs)
+                self._release_before_forward(releases)
 
-    def _release_before_forward(self, stairs: Stairs) -> None:
-        """[D5] Each forward follows the releases that make room for it; some are one or the other."""
+    def _release_before_forward(self, releases: Releases) -> None:
+        """[D5] Let each forward follow the releases that make room for it; of some, one of two is enough."""
         before: dict[tuple[int, int], cp_model.IntVar] = {}
-        for n, forward in enumerate(stairs.forwards):
-            for options in stairs.releases(n):
+        for n, forward in enumerate(releases.forwards):
+            for options in releases.before(n):
                 if len(options) == 1:
                     self.model.add(self.start[forward] >= self._end(options[0]))
                     continue
@@ -206,7 +215,7 @@ class Formulation:
                 self.model.add_bool_or(before[op, forward] for op in options)
 
     def _ends_before(self, first: int, second: int) -> cp_model.IntVar:
-        """A literal for the order of two ops of one stage."""
+        """Return a literal that is true where the first of two ops of one stage ends before the second starts."""
         literal = self.model.new_bool_var(f"{first}<{second}")
         self.model.add(self.start[second] >= self._end(first)).only_enforce_if(literal)
         self.model.add(self.start[first] >= self._end(second)).only_enforce_if(literal.negated())
@@ -226,14 +235,14 @@ class Formulation:
     def _live(
         self, first: cp_model.LinearExprT, last: cp_model.LinearExprT, present: Literal | None
     ) -> cp_model.IntervalVar:
-        """Memory from one time to another, where ``present``; ``None``: always."""
+        """Return the interval of memory from one time to another, where ``present``; ``None``: always."""
         size = self.model.new_int_var(0, self.latest_end, "size")
         if present is None:
             return self.model.new_interval_var(first, size, last, "live")
         return self.model.new_optional_interval_var(first, size, last, present, "live")
 
     def _there(self, tasks: Sequence[int], when: Option | None) -> Literal | None:
-        """A literal for memory that is there where all of ``tasks`` run and a choice is made; ``None``: always."""
+        """Return a literal that is true where all of ``tasks`` run and ``when`` is chosen; ``None``: always true."""
         literals = self._presence(*tasks)
         if when is not None:
             choice, option = when
@@ -249,7 +258,7 @@ class Formulation:
         return self.both[key]
 
     def _optimizer_waits_for_gradients(self) -> None:
-        """[C5] O starts after the gradients that its barrier names."""
+        """[C5] Let O start after the gradients that its barrier names."""
         for n, join in enumerate(self.graph.joins):
             time = self.model.new_int_var(0, self.latest_end, f"join{n}")
             for i in join.before:
@@ -259,18 +268,17 @@ class Formulation:
             for i in join.after:
                 self.model.add(self.start[i] >= time)
 
-    def _alike_in_order(self) -> None:
-        """[D9] Microbatches are numbered by the ways of their activations; those of equal ways run in order."""
+    def _equal_policies_in_order(self) -> None:
+        """[D9] Number microbatches by their activation policies; run those with equal policies in order."""
         instance = self.graph.instance
         sizes = [len(policies(instance, v)) for v in range(instance.virtual_stages)]
-        alike = instance.alike and instance.iterations == 1 and instance.input_ready_ticks is None
-        if prod(sizes) > _MOST_WAYS or not alike:
+        if prod(sizes) > _MOST_POLICIES:
             return
         weights = [prod(sizes[:v]) for v in range(len(sizes))]
         terms: list[list[cp_model.LinearExprT]] = [[] for _ in range(instance.microbatches)]
         for (v, j, _), choice in self.graph.policy_of.items():
             terms[j] += [literal * (weights[v] * k) for k, literal in enumerate(self.option[choice]) if k]
-        number = [cp_model.LinearExpr.sum(row) for row in terms]
+        number = [cp_model.LinearExpr.sum(of_microbatch) for of_microbatch in terms]
         apart: dict[int, cp_model.IntVar] = {}
         for j, k in (pair for members in instance.classes() for pair in pairwise(members)):
             apart[j] = self.model.new_bool_var(f"apart{j}")
@@ -279,28 +287,28 @@ class Formulation:
         self._microbatches_in_order(apart)
 
     def _microbatches_in_order(self, apart: Mapping[int, cp_model.IntVar] | None) -> None:
-        """[D1] Each virtual stage runs F, R, OUT, IN, the gradients (B or BW) and W of like microbatches in order.
+        """[D1] Let each virtual stage run F, R, OUT, IN, gradient ops (B or BW) and W of like microbatches in order.
 
         Args:
             apart: [D9] For each microbatch, whether the next one like it need not follow it; ``None``: it must.
         """
         alike = {j: k for k, members in enumerate(self.classes) for j in members}
-        classes: dict[tuple[int, str, int], dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+        sequences: dict[tuple[int, str, int], dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
         for i, task in enumerate(self.graph.tasks):
             if task.virtual_stage is None or task.microbatch is None:
                 continue
             name = _GRADIENT if task.kind in (Kind.B, Kind.BW) else task.kind.value
-            classes[task.virtual_stage, name, alike[task.microbatch]][task.turn].append(i)
-        for rows in classes.values():
-            for j, k in pairwise(sorted(rows)):
-                for before in rows[j]:
-                    for after in rows[k]:
-                        self._follow_in_order(before, after, [] if apart is None else [~apart[j[1]]])
+            sequences[task.virtual_stage, name, alike[task.microbatch]][task.turn].append(i)
+        for by_turn in sequences.values():
+            for j, k in pairwise(sorted(by_turn)):
+                for before in by_turn[j]:
+                    for after in by_turn[k]:
+                        self._start_after(before, after, [] if apart is None else [~apart[j[1]]])
 
-    def _follow_in_order(self, before: int, after: int, where: list[Literal]) -> None:
-        """Of two tasks of one row [D1] the one starts after the other, where both run and all of ``where`` hold."""
+    def _start_after(self, before: int, after: int, where: list[Literal]) -> None:
+        """[D1] Let one task of a sequence start after another, where both run and all of ``where`` hold."""
         task = self.graph.tasks[before]
-        if task.choice is not None and task.kind in _CHAINED:
+        if task.choice is not None and task.kind in _OPTIONAL:
             # The start of such an op that does not run is free, so the chain may pass through it.
             constraint = self.model.add(self.start[after] >= self.start[before])
             literals = where
@@ -311,7 +319,7 @@ class Formulation:
             constraint.only_enforce_if(literals)
 
     def _objective(self, minimise: bool) -> None:
-        """[O1, O2, T6] The value stays within the horizon; where asked, it is least."""
+        """[O1, O2, T6] Keep the objective value within the horizon; minimise it where that is asked."""
         if self.objective_kind is Objective.MAX_STAGE_SPAN:
             value = self._largest_span()
         elif self.objective_kind is Objective.PERIOD:
@@ -325,7 +333,7 @@ class Formulation:
             self.model.minimize(value)
 
     def _makespan(self) -> cp_model.IntVar:
-        """[O1] The last end of all; the first start is 0."""
+        """[O1] Return the last end of all; the first start is 0."""
         makespan = self.model.new_int_var(0, self.horizon, "makespan")
         for i, tail in enumerate(self.problem.tails):
             constraint = self.model.add(makespan >= self._end(i) + tail)
@@ -334,13 +342,13 @@ class Formulation:
         return makespan
 
     def _largest_span(self) -> cp_model.IntVar:
-        """[O2] The largest time from a stage's first start to its last end."""
+        """[O2] Return the largest time from a stage's first start to its last end."""
         span = self.model.new_int_var(0, self.horizon, "span")
-        for stage, row in enumerate(self.graph.resources):
-            if not row:
+        for stage, ops in enumerate(self.graph.resources):
+            if not ops:
                 continue
             first = self.model.new_int_var(0, self.latest_end, f"first{stage}")
-            for i in row:
+            for i in ops:
                 if self.graph.tasks[i].kind is Kind.F:
                     self.model.add(first <= self.start[i])
                 constraint = self.model.add(span >= self._end(i) - first)
@@ -349,11 +357,11 @@ class Formulation:
         return span
 
     def _longest_period(self) -> cp_model.IntVar:
-        """[T6] The most that an iteration starts after the one before, on any stage."""
+        """[T6] Return the largest time between the first starts of two consecutive iterations on a stage."""
         period = self.model.new_int_var(0, self.horizon, "period")
-        for stage, row in enumerate(self.graph.resources):
+        for stage, ops in enumerate(self.graph.resources):
             forwards: dict[int, list[cp_model.IntVar]] = defaultdict(list)
-            for i in row:
+            for i in ops:
                 if self.graph.tasks[i].kind is Kind.F:
                     forwards[self.graph.tasks[i].iteration].append(self.start[i])
             firsts = [self.model.new_int_var(0, self.latest_end, f"first{stage}_{n}") for n in range(len(forwards))]
@@ -364,7 +372,7 @@ class Formulation:
         return period
 
     def runs(self, solver: cp_model.CpSolver | cp_model.CpSolverSolutionCallback) -> dict[int, int]:
-        """Start of each task that runs in the solver's solution."""
+        """Return the start of each task that runs in the solver's solution, in ticks."""
         return {
             i: solver.value(self.start[i])
             for i in range(len(self.graph.tasks))

@@ -5,69 +5,66 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
-from typing import Self
+from typing import Any, Self
 
+from zbopt.problem.facts import Unit, facts_by_field, fields_in_use
 from zbopt.problem.instance import Instance, MicrobatchTimes, Objective
 from zbopt.problem.routes import TIMES
-
-_TIMES = (*TIMES, "offload_ticks", "reload_ticks", "optimizer_ticks", "reduction_ticks", "input_ready_ticks")
-_SINGLE = ("comm_ticks", "loss_ticks", "barrier_ticks")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """``instance`` counts in units of ``ticks`` of the original. Every optimal value is a multiple of ``ticks``."""
+    """Hold ``instance`` in units of ``ticks`` of the original. Every optimal value is a multiple of ``ticks``."""
 
     instance: Instance
     ticks: int
 
     @classmethod
     def of(cls, instance: Instance) -> Self:
-        """The coarsest exact scale of ``instance``.
+        """Return the coarsest exact scale of ``instance``.
 
-        Under ``max_stage_span`` none: the least span of p stages may be a multiple of only the p-th part. None either
-        where times follow from sizes.
+        The scale is 1 under ``max_stage_span``: the least span of p stages may be a multiple of only the p-th part. It
+        is also 1 where a field in use counts ticks, or an amount a tick, and does not declare that it scales.
         """
-        if instance.objective is not Objective.MAKESPAN or _is_rated(instance):
+        timed = _timed_fields(instance)
+        if instance.objective is not Objective.MAKESPAN or timed is None:
             return cls(instance, 1)
-        ticks = gcd(*_times(instance))
+        ticks = gcd(*(t for name in timed for t in _times(getattr(instance, name))))
         if ticks == 1:
             return cls(instance, 1)
-        smaller: dict[str, object] = {name: getattr(instance, name) // ticks for name in _SINGLE}
-        for name in _TIMES:
-            values = getattr(instance, name)
-            if values is not None:
-                smaller[name] = _divided(values, ticks)
-        if instance.microbatch_times is not None:
-            smaller["microbatch_times"] = tuple(_smaller(group, ticks) for group in instance.microbatch_times)
-        return cls(instance.model_copy(update=smaller), ticks)
+        return cls(
+            instance.model_copy(update={name: _divided(getattr(instance, name), ticks) for name in timed}), ticks
+        )
 
 
-def _divided(values: tuple[int | None, ...], ticks: int) -> tuple[int | None, ...]:
-    return tuple(None if t is None else t // ticks for t in values)
+def _timed_fields(instance: Instance) -> list[str] | None:
+    """Return the fields in use that count ticks; ``None``: one of them may not be divided."""
+    in_use = fields_in_use(instance)
+    timed = []
+    for name, facts in facts_by_field(Instance):
+        if name in in_use and facts.unit in (Unit.TICKS, Unit.MEMORY_PER_TICK):
+            if not facts.scales:
+                return None
+            timed.append(name)
+    return timed
 
 
-def _smaller(group: MicrobatchTimes, ticks: int) -> MicrobatchTimes:
-    fields = {name: getattr(group, name) for name in TIMES}
-    return group.model_copy(update={n: _divided(values, ticks) for n, values in fields.items() if values is not None})
+def _divided(value: Any, ticks: int) -> Any:
+    """Return a time, or whatever holds times, in ticks that are ``ticks`` times as long."""
+    if isinstance(value, tuple):
+        return tuple(_divided(entry, ticks) for entry in value)
+    if isinstance(value, MicrobatchTimes):
+        return value.model_copy(update={name: _divided(getattr(value, name), ticks) for name in TIMES})
+    return None if value is None else value // ticks
 
 
-def _is_rated(instance: Instance) -> bool:
-    """Some times are not ticks of their own: a transfer's by size and bandwidth, a table of latencies, windows."""
-    fields = (
-        instance.bandwidth,
-        instance.bandwidth_matrix,
-        instance.node_bandwidth,
-        instance.comm_matrix,
-        instance.node_comm_ticks,
-        instance.collectives,
-    )
-    return any(field is not None for field in fields)
-
-
-def _times(instance: Instance) -> Iterator[int]:
-    yield from (getattr(instance, name) for name in _SINGLE)
-    for name in _TIMES:
-        yield from (t for t in getattr(instance, name) or () if t)
-    for group in instance.microbatch_times or ():
-        yield from (t for name in TIMES for t in getattr(group, name) or () if t)
+def _times(value: Any) -> Iterator[int]:
+    """Yield every time in a field's value."""
+    if isinstance(value, tuple):
+        for entry in value:
+            yield from _times(entry)
+    elif isinstance(value, MicrobatchTimes):
+        for name in TIMES:
+            yield from _times(getattr(value, name))
+    elif value is not None:
+        yield value

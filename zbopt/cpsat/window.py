@@ -1,7 +1,7 @@
-"""A window of a schedule as a problem of its own: what runs before it stays, what runs after it keeps its order.
+"""A window of a schedule as a problem of its own: tasks before it keep their starts, tasks after it keep their order.
 
-What lies before starts when it does; what lies after becomes the least time to the end of the step, over the orders
-that it has. So the model grows with the window and not with the step.
+What lies after it becomes, for each task of the window, the least time to the end of the step, over the orders that the
+schedule has. So the model grows with the window and not with the step.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from zbopt.graph import Channel, Join, Link, Option, Precedence, Residence, Sent
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Memory that a task outside the window takes or gives back.
+class OutsideMemory:
+    """Hold ``amount`` of memory that a task outside the window takes or gives back.
 
-    It is held from the start of ``first``, a task of the window, or where that is ``None`` from ``since``; to the end
-    of ``last``, or where that is ``None`` to ``until``, or where that is ``None`` too past the window.
+    It is live from the start of ``first``, a task of the window, or where that is ``None`` from tick ``since``; to the
+    end of ``last``, or where that is ``None`` to tick ``until``, or where that is ``None`` too past the window. With
+    ``when`` it is there only under that option of a choice.
     """
 
     stage: int
@@ -33,11 +34,12 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Window:
-    """The tasks of ``of`` that start from ``begin`` on and before ``stop``; ``free`` of them may change their order.
+class ScheduleWindow:
+    """Represent the tasks of ``of`` that start from ``begin`` on and before ``stop``.
 
-    ``None`` for ``begin`` or ``stop``: from the first, to the last. A choice is made anew where all that it concerns
-    lies inside and some of it is free.
+    Of these, ``free`` ones may change their order. ``begin`` is ``None`` where the window begins with the first task of
+    all, ``stop`` where it ends with the last. A choice is made anew where all that it concerns lies inside and some of
+    it is free.
     """
 
     of: Incumbent
@@ -46,7 +48,7 @@ class Window:
     stop: int | None = None
 
     def _side(self, task: int) -> int:
-        """-1: runs before the window; 0: in it; 1: after."""
+        """Return -1 for a task that runs before the window, 0 in it, 1 after it."""
         start = self.of.starts[task]
         if self.begin is not None and start < self.begin:
             return -1
@@ -54,12 +56,12 @@ class Window:
 
     @cached_property
     def sides(self) -> dict[int, int]:
-        """The side of each task that runs."""
+        """Return the side of each task that runs."""
         return {i: self._side(i) for i in self.of.starts}
 
     @cached_property
     def choices(self) -> dict[int, int]:
-        """The choices that are made anew, each with its number in the window."""
+        """Return the choices that are made anew, each with its number in the window."""
         free = set(self.free)
         made = (
             choice
@@ -69,30 +71,33 @@ class Window:
         return {choice: n for n, choice in enumerate(made)}
 
     @cached_property
-    def kept(self) -> list[int]:
-        """The tasks of the window in the numbers of the whole graph: those that run, and what may run instead."""
+    def tasks(self) -> list[int]:
+        """Return the tasks of the window by their numbers in the whole graph: those that run or may run instead."""
         graph = self.of.graph
         instead = (i for choice in self.choices for option in graph.options[choice] for i in option)
         return sorted({*(i for i, side in self.sides.items() if side == 0), *instead})
 
     @cached_property
     def number(self) -> dict[int, int]:
-        """The number in the window of each kept task."""
-        return {i: n for n, i in enumerate(self.kept)}
+        """Return the number in the window of each of its tasks."""
+        return {i: n for n, i in enumerate(self.tasks)}
 
     def moves(self, task: int) -> bool:
-        """Whether a task of the whole graph may change its place in the order."""
+        """Return whether a task of the whole graph may change its place in the order."""
         return task in self.free or self.of.graph.tasks[task].choice in self.choices
 
     @cached_property
     def problem(self) -> Relaxed:
-        """The window's tasks with the least time before and after each."""
+        """Return the window's tasks with the least time before and after each."""
         delays = whole(self._graph())
         heads, tails = list(delays.heads), list(delays.tails)
-        for i, tick in self._earliest():
-            heads[self.number[i]] = max(heads[self.number[i]], tick)
-        for i, ticks in self._ahead():
-            tails[self.number[i]] = max(tails[self.number[i]], ticks)
+        for before in (self._after_precedences(), self._after_stages(), self._after_links(), self._after_joins()):
+            for i, tick in before:
+                heads[self.number[i]] = max(heads[self.number[i]], tick)
+        ahead = (self._to_precedences(), self._to_stages(), self._to_links(), self._to_joins(), self._to_memory())
+        for after in ahead:
+            for i, ticks in after:
+                tails[self.number[i]] = max(tails[self.number[i]], ticks)
         return Relaxed(delays.graph, tuple(heads), tuple(tails))
 
     def _graph(self) -> TaskGraph:
@@ -100,8 +105,8 @@ class Window:
         joins = (Join(self._numbers(j.before), self._numbers(j.after), j.lag_ticks) for j in graph.joins)
         return replace(
             graph,
-            tasks=tuple(self._task(graph.tasks[i]) for i in self.kept),
-            resources=tuple(self._numbers(row) for row in graph.resources),
+            tasks=tuple(self._task(graph.tasks[i]) for i in self.tasks),
+            resources=tuple(self._numbers(ops) for ops in graph.resources),
             links=tuple(self._link(link) for link in graph.links),
             channels=tuple(self._channel(channel) for channel in graph.channels),
             precedences=tuple(
@@ -110,7 +115,7 @@ class Window:
                 if e.before in number and e.after in number
             ),
             joins=tuple(j for j in joins if j.before and j.after),
-            residences=tuple(r for r in self._residences() if isinstance(r, Residence)),
+            residences=tuple(self.residences),
             choices=tuple(graph.choices[choice] for choice in self.choices),
             index={key: number[i] for key, i in graph.index.items() if i in number},
             policy_of={key: self.choices[c] for key, c in graph.policy_of.items() if c in self.choices},
@@ -130,84 +135,123 @@ class Window:
         return replace(link, uses=tuple(uses))
 
     def _channel(self, channel: Channel) -> Channel:
-        """Transfers that lie in the window with what produces them; ``orders`` has the others."""
+        """Return the transfers that lie in the window together with what produces them.
+
+        Of the others ``Neighbourhood`` keeps the order.
+        """
         sent = (s for s in channel.sent if s.send in self.number and self._numbers(s.producers))
         return replace(channel, sent=tuple(Sent(self.number[s.send], self._numbers(s.producers)) for s in sent))
 
     @cached_property
-    def held(self) -> list[Held]:
-        """Memory that tasks outside take or give back."""
-        return [r for r in self._residences() if isinstance(r, Held)]
-
-    def _residences(self) -> Iterator[Residence | Held]:
-        taken = self.of.taken
-        for r in self.of.graph.residences:
-            when = r.when
-            if when is not None and when[0] in self.choices:
-                when = self.choices[when[0]], when[1]
-            elif when is not None:
-                if taken[when[0]] != when[1]:
-                    continue
-                when = None
+    def residences(self) -> list[Residence]:
+        """Return the memory that tasks of the window take and give back, by their numbers in it."""
+        found = []
+        for r, when in self._residences():
             first, last = self.number.get(r.first), self.number.get(r.last)
             if first is not None and last is not None:
-                yield replace(r, first=first, last=last, when=when)
-            elif (first is not None or r.first in self.sides) and (last is not None or r.last in self.sides):
-                yield from self._beyond(r, first, last, when)
+                found.append(replace(r, first=first, last=last, when=when))
+        return found
 
-    def _beyond(self, r: Residence, first: int | None, last: int | None, when: Option | None) -> Iterator[Held]:
-        if first is None and self.sides[r.first] > 0:
-            return
-        since = self.of.starts[r.first] if first is None else 0
-        until = self.of.end(r.last) if last is None and self.sides[r.last] < 0 else None
-        yield Held(r.stage, r.amount, first, since, last, until, when)
+    @cached_property
+    def outside_memory(self) -> list[OutsideMemory]:
+        """Return the memory that is taken before the window, or given back outside it, and may be live in it."""
+        found = []
+        for r, when in self._residences():
+            first, last = self.number.get(r.first), self.number.get(r.last)
+            if (first is not None and last is not None) or not self._reaches_in(r):
+                continue
+            since = self.of.starts[r.first] if first is None else 0
+            until = self.of.end(r.last) if last is None and self.sides[r.last] < 0 else None
+            found.append(OutsideMemory(r.stage, r.amount, first, since, last, until, when))
+        return found
 
-    def _earliest(self) -> Iterator[tuple[int, int]]:
-        """(kept task, tick before which what lies before the window does not let it start)."""
-        graph, of = self.of.graph, self.of
-        for e in graph.precedences:
-            if e.after in self.number and self.sides.get(e.before) == -1:
-                yield e.after, of.end(e.before) + e.lag_ticks
-        for row, ops in zip(of.rows, graph.resources, strict=True):
-            last = max((of.end(i) for i in row if self.sides[i] < 0), default=0)
+    def _reaches_in(self, r: Residence) -> bool:
+        """Return whether both ends of a residence run or may run, and it begins in the window or before it."""
+        may_run = all(i in self.number or i in self.sides for i in (r.first, r.last))
+        return may_run and (r.first in self.number or self.sides[r.first] <= 0)
+
+    def _residences(self) -> Iterator[tuple[Residence, Option | None]]:
+        """Yield what is there under the schedule's options, or under those of a choice that is made anew.
+
+        Each comes with its option by the choice's number in the window; ``None``: it is there in any case.
+        """
+        for r in self.of.graph.residences:
+            if r.when is None:
+                yield r, None
+            elif r.when[0] in self.choices:
+                yield r, (self.choices[r.when[0]], r.when[1])
+            elif self.of.taken[r.when[0]] == r.when[1]:
+                yield r, None
+
+    # Each of the next methods yields (task of the window, tick): what lies before the window in one kind of constraint
+    # does not let the task start before that tick.
+
+    def _after_precedences(self) -> Iterator[tuple[int, int]]:
+        of, graph = self.of, self.of.graph
+        for i in self.tasks:
+            for before, lag_ticks in graph.predecessors[i]:
+                if self.sides.get(before) == -1:
+                    yield i, of.end(before) + lag_ticks
+
+    def _after_stages(self) -> Iterator[tuple[int, int]]:
+        of = self.of
+        for order, ops in zip(of.orders, of.graph.resources, strict=True):
+            last = max((of.end(i) for i in order if self.sides[i] < 0), default=0)
             yield from ((i, last) for i in ops if i in self.number)
-        for uses, link in zip(of.links, graph.links, strict=True):
+
+    def _after_links(self) -> Iterator[tuple[int, int]]:
+        of = self.of
+        for uses, link in zip(of.links, of.graph.links, strict=True):
             before = (of.starts[u.task] + u.offset_ticks + u.ticks for u in uses if self.sides[u.task] < 0)
             last = max(before, default=0)
             yield from ((use.task, last - use.offset_ticks) for use in link.uses if use.task in self.number)
-        for join in graph.joins:
+
+    def _after_joins(self) -> Iterator[tuple[int, int]]:
+        of = self.of
+        for join in of.graph.joins:
             ends = (of.end(i) + join.lag_ticks for i in join.before if self.sides.get(i) == -1)
             if (last := max(ends, default=0)) > 0:
                 yield from ((i, last) for i in join.after if i in self.number)
 
-    def _ahead(self) -> Iterator[tuple[int, int]]:
-        """(kept task, least ticks from its end to the last end over what lies after the window)."""
-        graph, of = self.of.graph, self.of
-        for e in graph.precedences:
-            if e.before in self.number and self.sides.get(e.after) == 1:
-                yield e.before, e.lag_ticks + of.to_end[e.after]
-        for row, ops in zip(of.rows, graph.resources, strict=True):
-            if (after := next((i for i in row if self.sides[i] > 0), None)) is not None:
+    # Each of the next methods yields (task of the window, ticks): over what lies after the window in one kind of
+    # constraint, no less time passes from the task's end to the last end of all.
+
+    def _to_precedences(self) -> Iterator[tuple[int, int]]:
+        of, graph = self.of, self.of.graph
+        for i in self.tasks:
+            for after, lag_ticks in graph.successors[i]:
+                if self.sides.get(after) == 1:
+                    yield i, lag_ticks + of.to_end[after]
+
+    def _to_stages(self) -> Iterator[tuple[int, int]]:
+        of = self.of
+        for order, ops in zip(of.orders, of.graph.resources, strict=True):
+            if (after := next((i for i in order if self.sides[i] > 0), None)) is not None:
                 yield from ((i, of.to_end[after]) for i in ops if i in self.number)
-        for uses, link in zip(of.links, graph.links, strict=True):
+
+    def _to_links(self) -> Iterator[tuple[int, int]]:
+        for uses, link in zip(self.of.links, self.of.graph.links, strict=True):
             if (use := next((u for u in uses if self.sides[u.task] > 0), None)) is not None:
-                yield from self._until_use(use, link)
-        for j, join in enumerate(graph.joins):
+                yield from self._to_use(use, link)
+
+    def _to_joins(self) -> Iterator[tuple[int, int]]:
+        of = self.of
+        for j, join in enumerate(of.graph.joins):
             if any(self.sides.get(i) == 1 for i in join.after):
                 yield from ((i, join.lag_ticks + of.to_end[-1 - j]) for i in join.before if i in self.number)
-        yield from self._until_taken()
 
-    def _until_use(self, later: Use, link: Link) -> Iterator[tuple[int, int]]:
+    def _to_use(self, later: Use, link: Link) -> Iterator[tuple[int, int]]:
         graph = self.of.graph
         for use in link.uses:
             if use.task in self.number:
                 beyond_end = use.offset_ticks + use.ticks - graph.tasks[use.task].duration_ticks
                 yield use.task, beyond_end - later.offset_ticks + self.of.to_end[later.task]
 
-    def _until_taken(self) -> Iterator[tuple[int, int]]:
-        """Memory after the window is taken after all that takes some in it.
+    def _to_memory(self) -> Iterator[tuple[int, int]]:
+        """Yield the ticks from each task that takes memory, or gives it back, to the next that takes some after it.
 
-        It waits for all that gives some back in it, but for what has done so too late to count.
+        What takes memory after the window does so after all that takes some in it, and after all that gives some back
+        in it, except what had given it back too late to count.
         """
         graph, of = self.of.graph, self.of
         takers = {r.first for r in graph.residences}
@@ -222,30 +266,30 @@ class Window:
                 taker = first[r.stage]
                 if r.last not in self.sides or of.end(r.last) <= of.starts[taker]:
                     yield r.last, of.to_end[taker]
-        for i in self.kept:
+        for i in self.tasks:
             for after, ticks in of.arcs.successors.get(i, ()):
                 if self.sides.get(after) == 1:
                     yield i, ticks + of.to_end[after] - graph.tasks[i].duration_ticks
 
     @cached_property
-    def past(self) -> int:
-        """The longest way from the first start to the last end past the window, in ticks: no less can be reached."""
+    def longest_bypass(self) -> int:
+        """Return the longest path from the first start to the last end past the window: no value is below it."""
         of = self.of
         behind = {-1 - j for j, join in enumerate(of.graph.joins) if any(self.sides.get(i, 0) > 0 for i in join.after)}
         behind.update(i for i, side in self.sides.items() if side > 0)
-        ways = (
+        paths = (
             of.starts[before] + ticks + of.to_end[after]
             for before, side in self.sides.items()
             if side < 0
             for after, ticks in of.arcs.successors[before]
             if after in behind
         )
-        return max(ways, default=0)
+        return max(paths, default=0)
 
     def starts(self, found: Mapping[int, int]) -> dict[int, int]:
-        """Starts of the whole step from those of the window: what lies after is put off until all of it has ended."""
+        """Return starts of the whole step from those of the window: what lies after waits until all of it has ended."""
         graph = self.of.graph
-        inside = {self.kept[n]: start for n, start in found.items()}
+        inside = {self.tasks[n]: start for n, start in found.items()}
         after = {i: self.of.starts[i] for i, side in self.sides.items() if side > 0}
         ends = max((start + graph.tasks[i].duration_ticks for i, start in inside.items()), default=0)
         late = max(0, ends - min(after.values(), default=ends))

@@ -1,1 +1,1 @@
-"""An engine in a process of its own: what it is asked, what it models, and the watch over it."""
+"""Engines, each in a process of its own: what the parent asks, what an engine models, and the watch over it."""

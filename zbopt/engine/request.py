@@ -1,4 +1,4 @@
-"""What the parent asks of an engine's process. Apart from the rest, so that asking does not load OR-Tools."""
+"""The messages that the parent sends to an engine's process. Loading this module does not load OR-Tools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from zbopt.problem.schedule import Engine
 
 
 class SolveRequest(BaseModel):
-    """What the parent asks for.
+    """Ask an engine to improve a schedule and a bound of one instance.
 
-    ``starts`` is a valid schedule by task, in ticks, with objective ``value``. Of the ``workers`` the parent itself
-    needs ``busy`` at first.
+    ``starts`` holds the start of each task of a valid schedule, in ticks, and ``value`` is its objective value.
+    ``bound`` is a lower bound in ticks, and ``proved_by`` names its argument. At first the parent itself uses ``busy``
+    of the ``workers``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -32,7 +33,11 @@ class SolveRequest(BaseModel):
 
 
 class ParentMessage(BaseModel):
-    """What the parent says while the engine runs: a better schedule, or how many workers it needs from now on."""
+    """Tell a running engine of a better schedule, or of how many workers the parent uses from now on.
+
+    ``value`` and ``starts`` are ``None`` together where the message brings no schedule; ``busy`` is ``None`` where the
+    parent uses as many workers as before.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 

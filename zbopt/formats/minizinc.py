@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
+from zbopt.problem.facts import Program, not_stated_by
 from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.problem.schedule import Event, Provenance, Schedule
 
@@ -54,21 +55,7 @@ def _require_stated(instance: Instance) -> None:
     Raises:
         ValueError: The instance has it.
     """
-    fields = (
-        "bandwidth",
-        "bandwidth_matrix",
-        "node_bandwidth",
-        "comm_matrix",
-        "node_comm_ticks",
-        "reduction_ticks",
-        "input_ready_ticks",
-        *("recompute", "offload", "gradient_state", "boundary", "parameters", "gradients"),
-        *("optimizer_state", "workspace", "reserve", "routes", "microbatch_times", "overlapped_ticks"),
-    )
-    beyond = [name for name in fields if getattr(instance, name) is not None]
-    beyond += [name for name in ("loss_ticks", "barrier_ticks") if getattr(instance, name)]
-    beyond += ["communication"] if instance.sends else []
-    beyond += ["iterations"] if instance.iterations > 1 else []
+    beyond = not_stated_by(instance, Program.MINIZINC)
     if beyond:
         raise ValueError(f"{beyond[0]}: pipeline.mzn does not state it; leave it out, or take zbopt solve")
 

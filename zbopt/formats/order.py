@@ -63,6 +63,10 @@ def require_one_route(instance: Instance, reader: str) -> None:
         )
 
 
+_WRITTEN = frozenset({Kind.F, Kind.B, Kind.W, Kind.BW, Kind.O, Kind.G, Kind.SEND_F, Kind.SEND_B})
+"""Kinds that foreign tables have a word for, or leave to the runtime. A kind that is new is refused."""
+
+
 def require_kept(schedule: Schedule, reader: str) -> None:
     """Refuse a schedule that drops activations.
 
@@ -73,7 +77,9 @@ def require_kept(schedule: Schedule, reader: str) -> None:
     Raises:
         ValueError: It has an R, an OUT or an IN.
     """
-    found = next((e for e in schedule.events if e.kind in (Kind.R, Kind.OUT, Kind.IN)), None)
+    found = next((e for e in schedule.events if e.kind not in _WRITTEN), None)
+    if found is not None and found.kind not in (Kind.R, Kind.OUT, Kind.IN):
+        raise ValueError(f"{found.id}: {reader} has no {found.kind.value}; take an instance without that op")
     if found is not None:
         raise ValueError(
             f"{found.id}: {reader} has no {found.kind.value}; a runtime that recomputes does so inside its backward, "

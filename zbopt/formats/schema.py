@@ -6,16 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from zbopt.problem.facts import declared, spread_fields
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_FILLED_IN = ("stage_of", "activation", "weight_share")
-"""Fields that a file may leave out, although they depend on others and so have no default of their own."""
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """The two schemas by name, ``instance`` and ``schedule``; draft 2020-12.
+    """Return the two schemas by name, ``instance`` and ``schedule``; draft 2020-12.
 
     They say what a file may hold, field by field. What fields say together (lengths of lists, which times go with
     which) only the reader checks.
@@ -28,15 +27,16 @@ def json_schemas() -> dict[str, dict[str, Any]]:
 
 
 def _as_written(schema: dict[str, Any]) -> dict[str, Any]:
-    """An instance's schema with what files may do and the model never sees: one value for a list, fields left out."""
-    properties = {name: _or_one(value) for name, value in schema["properties"].items()}
-    properties["stage_of"] = schema["properties"]["stage_of"]
-    required = [name for name in schema["required"] if name not in _FILLED_IN]
+    """Return an instance's schema with what only files may do: give one value for a list, or leave out a field."""
+    spread = spread_fields(Instance)
+    properties = {name: _or_one(value) if name in spread else value for name, value in schema["properties"].items()}
+    fields = declared(Instance)
+    required = [name for name in schema["required"] if fields[name].facts.filled is None]
     return schema | {"properties": properties, "required": required}
 
 
 def _or_one(value: dict[str, Any]) -> dict[str, Any]:
-    """A list field that also takes one of its items, for all."""
+    """Return the schema of a list field that also takes one of its items, for all."""
     choices = value.get("anyOf", [value])
     lists = [choice for choice in choices if choice.get("type") == "array"]
     if not lists:
@@ -47,7 +47,7 @@ def _or_one(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _untitled(node: Any) -> Any:
-    """The schema without pydantic's titles, which only repeat names."""
+    """Return the schema without pydantic's titles, which only repeat names."""
     if isinstance(node, list):
         return [_untitled(part) for part in node]
     if not isinstance(node, dict):

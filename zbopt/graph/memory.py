@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 
+from zbopt.problem.facts import Unit, fields_in
 from zbopt.problem.instance import Drop, Instance, Kind
 
 NOTHING = Fraction(0)
@@ -228,27 +229,13 @@ def _scale(amounts: tuple[Fraction, ...]) -> int:
 
 
 def memory_scale(instance: Instance) -> int:
-    """Least number of memory units a unit of the instance that makes every amount an integer."""
-    held = [a * share for a, share in zip(instance.activation, instance.weight_share, strict=True)]
-    amounts = [*instance.activation, *held]
-    for field in _AMOUNTS:
+    """Return how many memory units make one unit of the instance, the least that makes every amount an integer."""
+    amounts: list[Fraction] = []
+    for field in fields_in(type(instance), Unit.MEMORY):
         amounts += getattr(instance, field) or ()
+    for field in fields_in(type(instance), Unit.SHARE):
+        amounts += (a * share for a, share in zip(instance.activation, getattr(instance, field), strict=True))
     return _scale(tuple(Fraction(amount) for amount in amounts))
-
-
-_AMOUNTS = (
-    "memory_cap",
-    "checkpoint",
-    "offload_rest",
-    "boundary",
-    "gradient_state",
-    "parameters",
-    "gradients",
-    "optimizer_state",
-    "workspace",
-    "reserve",
-)
-"""Fields of amounts, activations left out."""
 
 
 def _of(amounts: tuple[Fraction, ...] | None, place: int) -> Fraction:

@@ -69,10 +69,12 @@ BASELINES: Mapping[str, Heuristic] = MappingProxyType(
 )
 """The published schedules, each with the memory that its definition gives it."""
 
-_NEVER_BEST = frozenset({"1f1b-split", "looped-bfs", "interleaved-zb", "gis", "gis-h", "1f1b-v"})
+_NEVER_BEST = frozenset({"looped-bfs", "interleaved-zb", "gis", "gis-h", "1f1b-v"})
 """Baselines that were alone best on no random instance: bench/README.md, "Which heuristics solve tries"."""
-_NEVER_BEST_OF_PLAIN_STEPS = _NEVER_BEST | {"gpipe", "1f1b", "interleaved"}
-"""Those that were alone best on no plain step; the same section."""
+_NEVER_BEST_OF_PLAIN_STEPS = _NEVER_BEST | {"1f1b-split"}
+_NEVER_BEST_OF_SPLIT_STEPS = _NEVER_BEST_OF_PLAIN_STEPS | {"gpipe", "1f1b"}
+"""Those that were alone best on no plain step, and those of one whose backward may be split; the same section. Where
+it may not, GPipe and 1F1B are often as good as the best, which the others take longer to find."""
 _PAIR_OPS = ("dualpipe", "dualpipe-v")
 """Baselines that run an F and a BW as one op."""
 
@@ -84,7 +86,9 @@ def candidates_of(instance: Instance) -> dict[str, Heuristic]:
     them, since they take no time and the others may search for long.
     """
     first = PLAN_FOR_THE_CAP[:-1] if instance.overlapped_ticks is None else (*_PAIR_OPS, *PLAN_FOR_THE_CAP[:-1])
-    left_out = _NEVER_BEST_OF_PLAIN_STEPS if is_plain(instance) else _NEVER_BEST
+    left_out = _NEVER_BEST
+    if is_plain(instance):
+        left_out = _NEVER_BEST_OF_SPLIT_STEPS if instance.may_split else _NEVER_BEST_OF_PLAIN_STEPS
     names = dict.fromkeys((*first, *HEURISTICS))
     return {name: HEURISTICS[name] for name in names if name not in left_out}
 

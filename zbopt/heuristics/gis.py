@@ -15,12 +15,13 @@ from zbopt.heuristics.tools.build import (
     require_split,
 )
 from zbopt.heuristics.tools.building_block import Block, at_unit_times, repeated
+from zbopt.heuristics.tools.pack import ops_by_stage
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule
 
 
 def gis(instance: Instance) -> Schedule:
-    """Groups of p microbatches: at most p microbatches on a stage, as 1F1B.
+    """Build groups of p microbatches, which hold at most p microbatches on a stage, as 1F1B does.
 
     At unit times without communication, p dividing m, makespan and largest span are 3mv + 2(p - 1) ticks.
 
@@ -33,12 +34,12 @@ def gis(instance: Instance) -> Schedule:
 
 
 def gis_half(instance: Instance) -> Schedule:
-    """Groups of half as many: at most (v + 1)p/2 activations of a virtual stage where p is even.
+    """Build groups of p / 2 microbatches, which hold at most (v + 1)p/2 activations of a virtual stage where p is even.
 
     At unit times without communication, p even and dividing m, makespan and largest span are 3mv + (v + 3)p/2 - 2.
 
     Raises:
-        NotApplicableError: As for ``gis``.
+        NotApplicableError: The schedule is not defined for the instance, as ``gis`` says.
         CannotFitError: A stage's cap is below the activations that the schedule holds.
     """
     return _scheduled("gis-h", instance, -(-instance.stages // 2))
@@ -52,7 +53,7 @@ def _scheduled(name: str, instance: Instance, group: int) -> Schedule:
 
 
 def grouped_orders(instance: Instance, group: int) -> list[list[OrderedOp]]:
-    """For each stage the order of groups of ``group`` microbatches; p / 2 of them at least come round in time.
+    """Return for each stage the order of groups of ``group`` microbatches; with p / 2 of them at least, none waits.
 
     It is the order at unit times, where F, B and W take turns on every stage and none waits for another. A gradient
     then takes two ticks a stage to a forward's one; with small groups forwards are the slower ones on the first stages,
@@ -61,28 +62,22 @@ def grouped_orders(instance: Instance, group: int) -> list[list[OrderedOp]]:
     p, v = instance.stages, instance.virtual_stages // instance.stages
     block = grouped_block(p, v, group, 0.0, 1.0, group, bend=max(0, 2 * p - 3 * group))
     graph = expand(at_unit_times(instance))
-    rows: list[list[OrderedOp]] = [[] for _ in range(p)]
-    for i in repeated(graph, block):
-        task = graph.tasks[i]
-        assert task.virtual_stage is not None
-        assert task.microbatch is not None
-        rows[task.stage].append((task.kind, task.virtual_stage, task.microbatch))
-    return rows
+    return ops_by_stage(graph, repeated(graph, block))
 
 
-def grouped_block(p: int, v: int, turn: int, forward: float, backward: float, group: int, bend: int = 0) -> Block:
-    """Forwards, and gradients, come round to the same stage after as long as ``turn`` microbatches take there.
+def grouped_block(p: int, v: int, round_trip: int, forward: float, backward: float, group: int, bend: int = 0) -> Block:
+    """Return a block whose forwards, and gradients, come round to a stage after ``round_trip`` microbatches passed it.
 
     Args:
         p: Stages.
         v: Virtual stages of each.
-        turn: Microbatches on one of them while one goes round.
+        round_trip: Microbatches that pass one virtual stage of a stage while one goes round to the next.
         forward: Slope of the forwards' legs; what is left of the round is their rest.
-        backward: Of the gradients'.
-        group: Of the block.
-        bend: Of the block.
+        backward: Slope of the gradients' legs.
+        group: Group of the block.
+        bend: Bend of the block.
     """
     behind = p - 1 - bend
     waits = behind * forward + bend * backward, behind * backward + bend * forward
-    down, up = (max(0.0, 3 * turn - p - wait) for wait in waits)
+    down, up = (max(0.0, 3 * round_trip - p - wait) for wait in waits)
     return Block((forward,) * v + (backward,) * v, (down,) * (v - 1) + (0.0,) + (up,) * (v - 1), 1, 0, group, bend)

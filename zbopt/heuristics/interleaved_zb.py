@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from zbopt.graph import Key, expand
+from zbopt.graph import expand
 from zbopt.graph.memory import static_memory, whole_memory
 from zbopt.heuristics.interleaved import even_groups, order_of, passes, require_round_robin, warmup
 from zbopt.heuristics.tools.build import (
@@ -23,10 +23,13 @@ from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule
 
 _ROUNDS = 4
+"""Packings from both ends; most orders stop changing after three."""
 
 
 def interleaved_zb(instance: Instance) -> Schedule:
-    """No stage holds more than stage 0 of interleaved 1F1B, 2(p - 1) + (v - 1)p + 1 activations where p divides m.
+    """Build interleaved 1F1B with a split backward, holding no more on any stage than interleaved 1F1B on stage 0.
+
+    That is 2(p - 1) + (v - 1)p + 1 activations of a virtual stage where p divides m.
 
     At unit times without communication, p dividing m, it takes 3mv + p - 1 ticks: the load and the way down. Its
     largest stage span is 3mv: no bubble.
@@ -40,28 +43,26 @@ def interleaved_zb(instance: Instance) -> Schedule:
 
 
 def zero_bubble_orders(name: str, instance: Instance) -> list[list[OrderedOp]]:
-    """For each stage the order of the schedule, for the heuristic ``name``; it may hold more than the cap.
+    """Return for each stage the order of the schedule, for the heuristic ``name``; it may hold more than the cap.
 
     Raises:
-        NotApplicableError: As above.
+        NotApplicableError: The schedule is not defined for the instance, as ``interleaved_zb`` says.
     """
     require_round_robin(name, instance)
     require_split(name, instance)
     require_plain_step(name, instance)
     forwards, backwards = passes(instance, even_groups(instance.stages, instance.microbatches))
-    held = min(len(forwards), warmup(instance, 0, forwards) + 1)
+    most = min(len(forwards), warmup(instance, 0, forwards) + 1)
     limited = instance.model_copy(
-        update={"memory_cap": tuple(_room(instance, s, held) for s in range(instance.stages))}
+        update={"memory_cap": tuple(_room(instance, s, most) for s in range(instance.stages))}
     )
-    graph = expand(limited)
     orders = [order_of(instance, stage, forwards, backwards, split_steps) for stage in range(instance.stages)]
-    rows = [[graph.index[Key(*step)] for step in order] for order in orders]
-    packing, starts = packed_order(graph, rows, _ROUNDS)
-    return packing.steps(starts)
+    packing, starts = packed_order(expand(limited), orders, _ROUNDS)
+    return packing.orders(starts)
 
 
-def _room(instance: Instance, stage: int, held: int) -> Fraction:
-    """Memory of ``held`` forwards, the largest virtual stages first."""
+def _room(instance: Instance, stage: int, forwards: int) -> Fraction:
+    """Return the memory of so many ``forwards``, those of the largest virtual stages first, and of static state."""
     sizes = sorted((whole_memory(instance, v) for v in instance.virtual_stages_of(stage)), reverse=True)
-    each, rest = divmod(held, len(sizes))
+    each, rest = divmod(forwards, len(sizes))
     return static_memory(instance, stage) + each * sum(sizes, Fraction(0)) + sum(sizes[:rest], Fraction(0))

@@ -1,8 +1,8 @@
 """A repeating kernel: the ops of a few microbatches in cyclic order on each stage, and the least period of that order.
 
 The period is the largest mean of a circuit: work and lags around it over the periods that it spans (Howard's policy
-iteration, as for timed event graphs: Cochet-Terrasson et al. 1998). A move puts one op elsewhere on its stage. Whether
-a period stays possible is told by potentials, which a move only raises where it must, so that most moves touch few ops.
+iteration, as for timed event graphs: Cochet-Terrasson et al. 1998). A move puts one op elsewhere on its stage.
+Potentials say whether a period stays possible; a move raises them only where it must, so that most moves touch few ops.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NEVER = -1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """The state of a ``Kernel``."""
+class KernelState:
+    """Hold the orders and times of a ``Kernel``, to go back to."""
 
     period: float
     at: list[float]
@@ -35,7 +35,7 @@ class Orders:
 
 
 class Kernel:
-    """Cyclic orders of ``count`` microbatches a period; node ``task * count + microbatch`` is a task of ``one``.
+    """Hold cyclic orders of ``count`` microbatches a period; node ``task * count + microbatch`` is a task of ``one``.
 
     Args:
         one: Task graph of one microbatch, without choices, joins or links.
@@ -51,12 +51,11 @@ class Kernel:
         self.ticks = [one.tasks[i // count].duration_ticks for i in nodes]
         self.outputs: list[list[tuple[int, int]]] = [[] for _ in nodes]
         self.inputs: list[list[tuple[int, int]]] = [[] for _ in nodes]
-        for edge in one.precedences:
-            ticks = one.tasks[edge.before].duration_ticks + edge.lag_ticks
-            for r in range(count):
-                self.outputs[edge.before * count + r].append((edge.after * count + r, ticks))
-                self.inputs[edge.after * count + r].append((edge.before * count + r, ticks))
-        self.takes, self.gives, self.live = [0] * len(nodes), [0] * len(nodes), [0] * len(nodes)
+        for i in nodes:
+            task, r = divmod(i, count)
+            self.outputs[i] = [(j * count + r, self.ticks[i] + lag) for j, lag in one.successors[task]]
+            self.inputs[i] = [(j * count + r, self.ticks[j * count + r] + lag) for j, lag in one.predecessors[task]]
+        self.taken, self.released, self.live = [0] * len(nodes), [0] * len(nodes), [0] * len(nodes)
         self.caps = one.caps or (0,) * one.instance.stages
         self.at = [starts[i] for i in nodes]
         self.next, self.before, self.periods = [0] * len(nodes), [0] * len(nodes), [0] * len(nodes)
@@ -64,27 +63,27 @@ class Kernel:
         self.circuit: list[int] = []
 
     def _arrange(self, one: TaskGraph) -> None:
-        """The cyclic order of the starts on each stage, and what is live at each op."""
-        count, turn = self.count, [int(at // self.period) for at in self.at]
-        place = [0] * len(turn)
-        for row in one.resources:
-            nodes = [i * count + r for i in row for r in range(count)]
-            nodes.sort(key=lambda i: self.at[i] - turn[i] * self.period)
+        """Set the cyclic order of the starts on each stage, and the memory that is live at each op."""
+        count, cycle = self.count, [int(at // self.period) for at in self.at]
+        place = [0] * len(cycle)
+        for tasks in one.resources:
+            nodes = [i * count + r for i in tasks for r in range(count)]
+            nodes.sort(key=lambda i: self.at[i] - cycle[i] * self.period)
             for n, i in enumerate(nodes):
                 after = nodes[(n + 1) % len(nodes)]
                 place[i], self.next[i], self.before[after] = n, after, i
-                self.periods[i] = turn[i] - turn[after] + (n + 1 == len(nodes))
-        for held in one.residences:
+                self.periods[i] = cycle[i] - cycle[after] + (n + 1 == len(nodes))
+        for residence in one.residences:
             for r in range(count):
-                first, last = held.first * count + r, held.last * count + r
-                self.takes[first] += held.amount
-                self.gives[last] += held.amount
+                first, last = residence.first * count + r, residence.last * count + r
+                self.taken[first] += residence.amount
+                self.released[last] += residence.amount
                 for i in self._around(first):
-                    there = turn[last] - turn[first] - (place[first] > place[i]) + (place[last] >= place[i])
-                    self.live[i] += held.amount * there
+                    copies = cycle[last] - cycle[first] - (place[first] > place[i]) + (place[last] >= place[i])
+                    self.live[i] += residence.amount * copies
 
     def _around(self, node: int) -> Iterator[int]:
-        """The nodes of a stage, from ``node`` on."""
+        """Yield the nodes of a stage, from ``node`` on."""
         yield node
         other = self.next[node]
         while other != node:
@@ -92,13 +91,16 @@ class Kernel:
             other = self.next[other]
 
     def fits(self) -> bool:
-        """Whether memory suffices."""
-        return all(not takes or self.live[i] <= self.caps[self.stage[i]] for i, takes in enumerate(self.takes))
+        """Return whether memory suffices."""
+        return all(not taken or self.live[i] <= self.caps[self.stage[i]] for i, taken in enumerate(self.taken))
 
     def move(self, node: int, steps: int) -> int:
         """Move ``node`` so many steps later, or where below 0 earlier, as far as memory and its class allow.
 
-        Returns the steps that it went; times are not looked at.
+        Times are not looked at.
+
+        Returns:
+            The steps that it went, below 0 if earlier.
         """
         went = 0
         while went < steps and self._swap(node, self.next[node]):
@@ -108,12 +110,12 @@ class Kernel:
         return went
 
     def _swap(self, one: int, other: int) -> bool:
-        """Let ``other`` come before ``one``, which it follows; ``False`` where memory or its class forbids it."""
+        """Swap ``one`` and ``other``, which follows it, and return whether memory and their classes allow that."""
         if one // self.count == other // self.count:
             return False
-        more, less = self.gives[one] - self.takes[one], self.takes[other] - self.gives[other]
+        more, less = self.released[one] - self.taken[one], self.taken[other] - self.released[other]
         cap, live = self.caps[self.stage[one]], self.live
-        if (self.takes[other] and live[other] + more > cap) or (self.takes[one] and live[one] + less > cap):
+        if (self.taken[other] and live[other] + more > cap) or (self.taken[one] and live[one] + less > cap):
             return False
         live[other] += more
         live[one] += less
@@ -127,9 +129,9 @@ class Kernel:
         return True
 
     def try_move(self, node: int, steps: int, longer: float) -> bool:
-        """Move ``node`` if the period becomes at most so much longer; whether it moved.
+        """Move ``node`` if the period becomes at most ``longer`` ticks longer, and return whether it moved.
 
-        Where the longest circuit stays and the period is possible, it is the period still.
+        Where the longest circuit stays and the period is still possible, the period stays.
         """
         stays = {node, self.before[node], self.next[node]}.isdisjoint(self.circuit)
         went = self.move(node, steps)
@@ -146,9 +148,9 @@ class Kernel:
         return self.settle()
 
     def potentials(self, node: int, period: float) -> list[float] | None:
-        """Starts at ``period`` after a move of ``node``; ``None``: its period is longer.
+        """Return starts at ``period`` after a move of ``node``; ``None``: the least period is longer.
 
-        Only circuits through ``node`` can be longer than before: they are the only ones that a move makes.
+        Only circuits through ``node`` can be longer than before: a move makes no others.
         """
         shift, length = period - self.period, self.period
         at = self.at[:] if not shift else [a + (a // length) * shift for a in self.at]
@@ -174,10 +176,10 @@ class Kernel:
         return at
 
     def settle(self) -> bool:
-        """Set ``at``, ``period`` and ``circuit`` to those of the least period; ``False`` where the order deadlocks."""
+        """Find the least period with its starts and circuit; return ``False`` where the order is a deadlock."""
         arcs = [self._arcs(i) for i in range(len(self.at))]
         at, period, last = self.at, self.period, -1.0
-        chosen = [max(row, key=lambda arc: at[arc[0]] + arc[1] - arc[2] * period) for row in arcs]
+        chosen = [max(into, key=lambda arc: at[arc[0]] + arc[1] - arc[2] * period) for into in arcs]
         while True:
             found = _longest(chosen)
             if found is None:
@@ -191,36 +193,41 @@ class Kernel:
         return True
 
     def _arcs(self, node: int) -> list[Arc]:
-        """What ``node`` waits for."""
+        """Return the arcs into ``node``: from all that it waits for."""
         previous = self.before[node]
         arcs: list[Arc] = [(previous, self.ticks[previous], self.periods[previous])]
         return arcs + [(i, wait, 0) for i, wait in self.inputs[node]]
 
-    def orders(self) -> Orders:
-        """What ``restore`` brings back."""
-        return Orders(self.period, self.at, self.circuit, self.next[:], self.before[:], self.periods[:], self.live[:])
+    def state(self) -> KernelState:
+        """Return what ``restore`` brings back."""
+        return KernelState(
+            self.period, self.at, self.circuit, self.next[:], self.before[:], self.periods[:], self.live[:]
+        )
 
-    def restore(self, orders: Orders) -> None:
-        """Go back to an earlier order."""
-        self.period, self.at, self.circuit = orders.period, orders.at, orders.circuit
-        self.next, self.before = orders.next[:], orders.before[:]
-        self.periods, self.live = orders.periods[:], orders.live[:]
+    def restore(self, state: KernelState) -> None:
+        """Go back to an earlier state."""
+        self.period, self.at, self.circuit = state.period, state.at, state.circuit
+        self.next, self.before = state.next[:], state.before[:]
+        self.periods, self.live = state.periods[:], state.live[:]
 
 
 def _improved(chosen: list[Arc], arcs: list[list[Arc]], at: list[float], period: float) -> bool:
-    """Choose for each node the arc that it waits for longest; whether any was chosen anew."""
+    """Choose for each node the arc that it waits for longest, and return whether any was chosen anew."""
     better = False
-    for i, row in enumerate(arcs):
+    for i, into in enumerate(arcs):
         before, ticks, periods = chosen[i]
         most = at[before] + ticks - periods * period + _TINY
-        for arc in row:
+        for arc in into:
             if (value := at[arc[0]] + arc[1] - arc[2] * period) > most:
                 chosen[i], most, better = arc, value, True
     return better
 
 
 def _longest(chosen: list[Arc]) -> tuple[float, list[int]] | None:
-    """Mean and nodes of the longest circuit of the chosen arcs, the last first; ``None``: one spans no period."""
+    """Return mean and nodes, the last first, of the longest circuit of the chosen arcs.
+
+    ``None``: a circuit spans no period, which is a deadlock.
+    """
     seen = [-1] * len(chosen)
     best: tuple[float, list[int]] | None = None
     for first in range(len(chosen)):
@@ -243,19 +250,19 @@ def _longest(chosen: list[Arc]) -> tuple[float, list[int]] | None:
 
 
 def _values(chosen: list[Arc], circuit: list[int], period: float) -> list[float]:
-    """Potentials along the chosen arcs from the circuit on."""
+    """Return potentials along the chosen arcs from the circuit on."""
     values: list[float | None] = [None] * len(chosen)
     values[circuit[0]] = 0.0
     for first in (*reversed(circuit), *range(len(chosen))):
-        way, i, on_way = [], first, set()
+        path, i, on_path = [], first, set()
         while values[i] is None:
-            if i in on_way:
+            if i in on_path:
                 values[i] = _NEVER
                 break
-            way.append(i)
-            on_way.add(i)
+            path.append(i)
+            on_path.add(i)
             i = chosen[i][0]
-        for i in reversed(way):
+        for i in reversed(path):
             if values[i] is None:
                 before, ticks, periods = chosen[i]
                 values[i] = (values[before] or 0.0) + ticks - periods * period

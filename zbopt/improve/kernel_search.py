@@ -1,9 +1,9 @@
 """Kernels for V placement where memory is short: a few microbatches a period, annealed, repeated and packed.
 
 The published blocks repeat one microbatch. Where F, B and W differ, one microbatch a period under the memory of V-Min
-may need a quarter more time than the load, and three whose ops go in different orders a tenth (bench/README.md). Such
-a kernel is found by annealing that begins cool, from many random blocks: one that begins hot ends in the kernel that
-most orders are near to, and that is a bad one.
+may need a quarter more time than the load, and three whose ops go in different orders a tenth (bench/README.md,
+"Kernels of several microbatches"). Annealing finds such a kernel if it begins cool, from many random blocks: annealing
+that begins hot ends in the kernel that most orders are near to, and that is a bad one.
 """
 
 from __future__ import annotations
@@ -18,47 +18,53 @@ from random import Random
 
 from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics.tools.build import fitted_schedule, require_plain_step
-from zbopt.heuristics.tools.building_block import ROUNDS, Block, block_times, memory_of, require_v
-from zbopt.heuristics.tools.pack import Packing, Starts
+from zbopt.heuristics.tools.building_block import Block, block_times, memory_of, require_v
+from zbopt.heuristics.tools.pack import ROUNDS, Packing, Starts
 from zbopt.heuristics.tools.patience import OutOfTimeError, check, is_best, is_over
 from zbopt.improve.kernel import Kernel
 from zbopt.problem.instance import Barrier
 from zbopt.problem.schedule import Schedule
 
 _COUNTS = (2, 3, 1, 3, 2, 3, 4, 3)
-"""Microbatches a period, in turns: three were best at unlike times, but their best kernels are the rarest."""
+"""Microbatches a period, in turn: three were best where F, B and W differ, but their best kernels are the rarest.
+bench/README.md, "Kernels of several microbatches"."""
 _FIRSTS = 8
-"""Random blocks of which the one with the least period is annealed."""
+"""Random blocks of which the one with the least period is annealed. Not measured."""
 _MOVES_A_NODE = 20
+"""Moves of a kernel for each of its ops: bench/README.md, "Kernels of several microbatches", has 8 to 40."""
 _HOT, _COLD = 0.03, 0.0007
-"""Temperatures, in loads of one microbatch and a microbatch."""
+"""Temperatures at the begin and at the end, in loads of one microbatch, for each microbatch a period. Not measured."""
 _AGAIN, _AGAIN_HOT, _AGAIN_COSTS = 3, 0.1, 0.001
-"""Of so many kernels one is known and annealed again, down to so many times as hot; what of its period that costs."""
+"""One of so many kernels is a known one that is annealed again, beginning at a temperature of at least this share of
+``_HOT``; each time that was done counts against a kernel as if its period were longer by that share. bench/README.md,
+"Windows of the whole step", has the seconds until the least period with and without."""
 _CRITICAL = 0.85
-"""Share of moves that move an op of the longest circuit; no other makes a period shorter."""
+"""Share of moves that move an op of the longest circuit; no other makes a period shorter. Not measured."""
 _FAR = 4
-"""Most steps of the other moves."""
+"""Most steps of the other moves. Not measured."""
 _LONGER = 1.05
-"""Factor by which the period of a block grows until memory suffices."""
+"""Factor by which the period of a block grows until memory suffices: finer finds a shorter one, later."""
 _MOST_PERIOD = 64.0
-"""Loads; a block that does not fit by then never will."""
+"""Most loads that a period grows to; a block that does not fit by then never will."""
 _NEAR = 1.002
-"""A kernel this near to the best is worth packing: what it costs at both ends is not in its period."""
+"""A kernel within this factor of the best is packed: its period does not say what it costs at both ends of a step.
+Not measured."""
 _WORTH = 1.02
-"""A schedule this near to the best is worth telling: from another begin annealing may end lower."""
+"""A schedule within this factor of the best is yielded: annealing may end lower from it. Not measured."""
 _OPS_OF_A_KIND = 20_000
-"""Ops to pack of kernels that have the same period: their ends may differ."""
+"""Ops to pack of kernels that have the same period: their ends may differ, but less and less. Not measured."""
 _VAIN, _VAIN_AT_LOAD = 96, 12
-"""Kernels in a row without a better schedule after which no more are tried; fewer once no period can be less."""
+"""Kernels in a row without a better schedule after which no more are tried; fewer once no period can be less. Not
+measured."""
 
 
 def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
-    """Schedules of each kernel that are near to the best of all so far, then ``None``; ends after many in vain.
+    """Yield the schedules of each kernel that are near the best of all so far, then ``None``; end after many in vain.
 
     Args:
         graph: The task graph. Nothing is found where memory suffices for ZB-V, which rests little at any times, and
             where a backward may be one op or two.
-        seed: Of the blocks and moves.
+        seed: Seed of the blocks and moves.
 
     Raises:
         NotApplicableError: The placement is not v, more than the ops of one step has to be placed, or activations are
@@ -72,53 +78,57 @@ def kernels(graph: TaskGraph, seed: int) -> Iterator[Schedule | None]:
         return
     # Optimizer steps do not repeat; fitted_schedule puts them behind what is packed.
     one = expand(instance.model_copy(update={"microbatches": 1, "optimizer_ticks": None, "barrier": Barrier.NONE}))
-    search, counts, best = _Search(one, graph, Random(seed)), cycle(_COUNTS), float("inf")
+    search, counts, best = _KernelSearch(one, graph, Random(seed)), cycle(_COUNTS), float("inf")
     vain, tried = 0, 0
     while vain < (_VAIN_AT_LOAD if search.is_at_load() else _VAIN) and not is_over():
         vain, tried, count = vain + 1, tried + 1, next(counts)
-        for packing, starts in search.again(count) if tried % _AGAIN == 0 else search.next(count):
+        for packing, starts in search.anneal_known(count) if tried % _AGAIN == 0 else search.anneal_new(count):
             value = packing.value(starts)
             if value < best:
                 best, vain = value, 0
             if value < _WORTH * best:
-                yield fitted_schedule("kernels", instance, packing.steps(starts))
+                yield fitted_schedule("kernels", instance, packing.orders(starts))
             if instance.optimizer_ticks is None and is_best(value):
                 return
         yield None
 
 
 @dataclass(slots=True)
-class _Known:
-    """A kernel, and how often it was annealed again."""
+class _KnownKernel:
+    """Hold a kernel, and how often it was annealed again."""
 
     kernel: Kernel
     times: int = 0
 
-    def waits_behind(self) -> float:
-        """The kernel for which this is least is annealed next."""
+    def rank(self) -> float:
+        """Return a number that is least for the kernel that is annealed next."""
         return self.kernel.period / self.kernel.count * (1 + _AGAIN_COSTS * self.times)
 
 
 @dataclass
-class _Search:
-    """``period``, in ticks a microbatch, is that of the best kernel; ``packed`` counts by microbatches and period."""
+class _KernelSearch:
+    """Anneal kernels of a step.
+
+    ``one`` is the task graph of one microbatch, ``period`` that of the best kernel, in ticks a microbatch. ``packed``
+    counts the kernels that were packed, by microbatches and period.
+    """
 
     one: TaskGraph
     graph: TaskGraph
     random: Random
     period: float = float("inf")
     packed: Counter[tuple[int, int]] = field(default_factory=Counter)
-    known: list[_Known] = field(default_factory=list)
+    known: list[_KnownKernel] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.load = max(sum(self.one.tasks[i].duration_ticks for i in row) for row in self.one.resources)
+        self.load = max(sum(self.one.tasks[i].duration_ticks for i in tasks) for tasks in self.one.resources)
 
     def is_at_load(self) -> bool:
-        """Whether some stage never rests in the best kernel."""
+        """Return whether some stage never rests in the best kernel."""
         return self.period < self.load + 1e-6
 
-    def next(self, count: int) -> list[tuple[Packing, Starts]]:
-        """The packings of a further kernel, the best first; none where it is not near to the best, or is known."""
+    def anneal_new(self, count: int) -> list[tuple[Packing, Starts]]:
+        """Return the packings of a new kernel, the best first; none where it is not near the best, or is known."""
         try:
             kernel = self.first(count)
             if kernel is None:
@@ -126,14 +136,14 @@ class _Search:
             self.anneal(kernel, _HOT)
         except OutOfTimeError:
             return []
-        self.known.append(_Known(kernel))
+        self.known.append(_KnownKernel(kernel))
         return self.packed_well(kernel)
 
-    def again(self, count: int) -> list[tuple[Packing, Starts]]:
-        """The same of the best such kernel, annealed again, less hot; none where that does not make it shorter."""
-        known = min((k for k in self.known if k.kernel.count == count), key=_Known.waits_behind, default=None)
+    def anneal_known(self, count: int) -> list[tuple[Packing, Starts]]:
+        """Return the packings of a known kernel that is annealed again; none where that does not make it shorter."""
+        known = min((k for k in self.known if k.kernel.count == count), key=_KnownKernel.rank, default=None)
         if known is None:
-            return self.next(count)
+            return self.anneal_new(count)
         known.times += 1
         before = known.kernel.period
         with suppress(OutOfTimeError):
@@ -141,7 +151,7 @@ class _Search:
         return self.packed_well(known.kernel) if known.kernel.period < before - 1e-6 else []
 
     def packed_well(self, kernel: Kernel) -> list[tuple[Packing, Starts]]:
-        """The packings of a kernel, the best first; none where it is not near to the best, or is known."""
+        """Return the packings of a kernel, the best first; none where it is not near the best, or is known."""
         period = kernel.period / kernel.count
         kind = kernel.count, round(kernel.period)
         if period > _NEAR * self.period or self.packed[kind] > _OPS_OF_A_KIND // len(self.graph.tasks):
@@ -151,7 +161,7 @@ class _Search:
         return sorted(self.packings(kernel), key=lambda found: found[0].value(found[1]))
 
     def first(self, count: int) -> Kernel | None:
-        """The best of some random blocks, repeated ``count`` times."""
+        """Return the best of some random blocks, repeated ``count`` times; ``None`` where none fits."""
         blocks = [kernel for _ in range(_FIRSTS) if (kernel := self.block()) is not None]
         if not blocks:
             return None
@@ -162,7 +172,7 @@ class _Search:
         return kernel if kernel.settle() else None
 
     def block(self) -> Kernel | None:
-        """A random block, repeated as soon as memory allows."""
+        """Return a random block, repeated as soon as memory allows; ``None`` where it never does."""
         random = self.random
         slopes = tuple(random.choice((0.0, 1.2 * random.random())) for _ in range(4))
         rests = tuple(random.choice((0.0, 2 * random.random())) for _ in range(3))
@@ -177,19 +187,19 @@ class _Search:
         return None
 
     def anneal(self, kernel: Kernel, hot: float) -> None:
-        """Move ops of the kernel, ever more rarely to a longer period; leaves it at the best that it was."""
+        """Move ops of the kernel, ever more rarely to a longer period, and leave it at the best that it was."""
         random, moves = self.random, _MOVES_A_NODE * len(kernel.at)
-        best = kernel.orders()
+        best = kernel.state()
         for n in range(moves):
             if n % 64 == 0:
                 check()
             heat = hot * (_COLD / hot) ** (n / moves) * self.load * kernel.count
             if kernel.try_move(*self.draw(kernel), -heat * log(1 - random.random())) and kernel.period < best.period:
-                best = kernel.orders()
+                best = kernel.state()
         kernel.restore(best)
 
     def draw(self, kernel: Kernel) -> tuple[int, int]:
-        """An op, and how far to move it."""
+        """Draw an op, and how many steps to move it."""
         random = self.random
         if random.random() < _CRITICAL:
             node, steps = random.choice(kernel.circuit), 1
@@ -200,15 +210,15 @@ class _Search:
         return node, random.choice((steps, -steps))
 
     def packings(self, kernel: Kernel) -> Iterator[tuple[Packing, Starts]]:
-        """The step with the kernel begun at each of its microbatches, packed from both ends."""
+        """Yield the step with the kernel begun at each of its microbatches, packed from both ends."""
         count, index = kernel.count, {task.key: i for i, task in enumerate(self.one.tasks)}
         for first in range(count):
             times = {}
             for i, task in enumerate(self.graph.tasks):
                 if task.microbatch is None:
                     continue
-                periods, which = divmod(task.microbatch + first, count)
-                node = index[task.key._replace(microbatch=0)] * count + which
+                periods, microbatch = divmod(task.microbatch + first, count)
+                node = index[task.key._replace(microbatch=0)] * count + microbatch
                 times[i] = kernel.at[node] + periods * kernel.period
             order = sorted(times, key=lambda i: (times[i], i))
             packing = Packing(self.graph, order)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from zbopt.problem.facts import facts_of
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _WORDS = {
@@ -33,18 +36,14 @@ _WORDS = {
     "literal_error": "must be {expected}",
 }
 """Our words for the library's faults, by its code for them."""
-_LISTS = frozenset(
-    ("stage_of", "routes", "microbatch_times", "input_ready_ticks", "comm_matrix", "bandwidth_matrix", "collectives")
-)
-"""Fields that take no one value for all."""
 
 
-def first_fault(error: ValidationError, known: Collection[str]) -> str:
-    """The first fault of a refused file or call, on one line; an unknown field first: it is often a misspelled one.
+def first_fault(error: ValidationError, known: Mapping[str, FieldInfo]) -> str:
+    """Return the first fault of a refused file or call, on one line; an unknown field first: it is often misspelled.
 
     Args:
-        error: What pydantic found.
-        known: Names of an instance's fields, to say which one may have been meant.
+        error: The faults that pydantic found.
+        known: The fields of an instance, to say which one may have been meant, and what it takes.
     """
     faults = error.errors(include_url=False)
     fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
@@ -53,7 +52,7 @@ def first_fault(error: ValidationError, known: Collection[str]) -> str:
     context = fault.get("ctx", {})
     words = "must be finite" if context.get("lt") == inf else words
     text = words.format(**context) if words else fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "tuple_type" and (isinstance(fault["input"], int | float | str) or where in _LISTS):
+    if fault["type"] == "tuple_type" and (isinstance(fault["input"], int | float | str) or _is_list(where, known)):
         text = "must be a list"  # a field that takes one value for all has spread it already
     if fault["type"] in _UNKNOWN:
         ours = error.title == "Instance" or where.startswith("instance.")
@@ -62,6 +61,11 @@ def first_fault(error: ValidationError, known: Collection[str]) -> str:
     text_given = "null" if given is None else repr(given) if isinstance(given, (int, float, str)) else ""
     shown = f" = {text_given}" if 0 < len(text_given) <= 60 else ""
     return " ".join((f"{where}{shown}: {text}" if where else text).split())
+
+
+def _is_list(field: str, known: Mapping[str, FieldInfo]) -> bool:
+    """Return whether a field takes no one value for all."""
+    return field in known and not facts_of(known[field]).spreads
 
 
 def _near(name: str, known: Collection[str]) -> str:

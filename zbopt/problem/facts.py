@@ -1,15 +1,17 @@
 """Facts about the fields of an instance, each declared on its field and nowhere else.
 
-A field carries its ``Facts`` in ``Annotated``. What scales times, spreads a scalar over a list, cuts a stage into
-slices, sets a field by a flag, or asks whether an argument understands an instance reads them from there. So a new
-field needs its declaration alone, and no list elsewhere can forget it.
+A field carries its ``Facts`` in ``Annotated``. The code that scales times, spreads a scalar over a list, cuts a stage
+into slices, offers a flag, or asks whether an argument understands an instance reads them from there. So a new field
+needs its declaration alone, and no list elsewhere can forget it. Every fact that a proof or a cut relies on is absent
+by default, so that a field without it is refused or left as it is, never treated wrongly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 
 class Axis(StrEnum):
-    """What the values of a list count; ``NONE``: a single value."""
+    """Name what the values of a list count; ``NONE``: a single value, or a structure of its own."""
 
     NONE = "none"
     STAGE = "stage"
@@ -27,7 +29,7 @@ class Axis(StrEnum):
 
 
 class Unit(StrEnum):
-    """What a number counts; ``NONE``: no amount, but a word, a count or a structure."""
+    """Name what a number counts; ``NONE``: no amount, but a word, a count or a structure."""
 
     NONE = "none"
     TICKS = "ticks"
@@ -36,38 +38,184 @@ class Unit(StrEnum):
     SHARE = "share"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(StrEnum):
+    """Say what becomes of a field where the part of a stage is cut into slices, its virtual stages.
+
+    ``REFUSED``: such an instance cannot be cut. ``KEPT``: each slice has its part's value. ``DIVIDED``: each slice has
+    its share of its part's value. ``GATHERED``: a stage has the shares of all its slices together. The placement itself
+    and labels are no matter of these: the cut sets them.
+    """
+
+    REFUSED = "refused"
+    KEPT = "kept"
+    DIVIDED = "divided"
+    GATHERED = "gathered"
+
+
+class Program(StrEnum):
+    """Name a model beside CP-SAT that states some fields of an instance only."""
+
+    PUBLISHED = "the published integer program"
+    MINIZINC = "models/pipeline.mzn"
+
+
+ALL_PROGRAMS = frozenset(Program)
+
+
+class Panel(StrEnum):
+    """Name a panel of the help, in the order in which the help shows them."""
+
+    TRANSFERS = "Transfers between stages"
+    AROUND = "Around the step"
+    MEMORY = "Memory"
+    DROPPING = "Recompute and offload"
+    PROBLEM = "The problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Describe the flag that sets a field.
+
+    Attributes:
+        name: The flag as it is typed, such as ``--comm``.
+        help: One or more sentences; the help adds which field the flag sets.
+        panel: Where the help shows it.
+        default: Text that the help shows as its default; ``None``: none.
+        metavar: Text that stands for a value; ``None``: follows from the field's unit and axis.
+        beside_file: The flag may stand beside an instance file: it says what is asked of a pipeline, not what the
+            pipeline is. A note says where it departs from the file.
+        is_list: A single value does not stand for all.
+    """
+
+    name: str
+    help: str
+    panel: Panel
+    _: KW_ONLY
+    default: str | None = None
+    metavar: str | None = None
+    beside_file: bool = False
+    is_list: bool = False
+
+    @property
+    def parameter(self) -> str:
+        """Return the flag's name as that of a parameter, such as ``mem_limit``."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """What is true of one field of an instance, whatever its value.
+    """Say what is true of one field of an instance, whatever its value.
 
     Attributes:
         axis: What its values count.
         unit: What each value counts.
-        is_absent: Whether a value says nothing, as if the field were not given; by default the field's own default is.
+        cut: What becomes of it where a stage is cut into slices.
+        scales: Its ticks may be divided by a common divisor of all times, and mean the same in longer ticks [D3].
+        one_for_all: A list by stage or virtual stage may be given as one value for all.
+        is_label: It names or describes. It means nothing to a solver, a bound or a rule.
+        stated_by: The further models that state it in full.
+        is_absent: Whether a value of it, in an instance, says nothing, as if the field were not given. ``None``: only
+            its default says nothing.
+        filled: Its default, from the other fields as given. ``None``: the default does not depend on them.
+        flag: The flag that sets it; ``None``: only a file has it.
     """
 
-    axis: Axis = Axis.NONE
-    unit: Unit = Unit.NONE
-    is_absent: Callable[[Any], bool] | None = None
+    axis: Axis
+    unit: Unit
+    _: KW_ONLY
+    cut: Cut = Cut.REFUSED
+    scales: bool = False
+    one_for_all: bool = True
+    is_label: bool = False
+    stated_by: frozenset[Program] = frozenset()
+    is_absent: Callable[[Any, Any], bool] | None = None
+    filled: Callable[[Mapping[str, Any]], Any] | None = None
+    flag: Flag | None = None
+
+    @property
+    def spreads(self) -> bool:
+        """Return whether one value may be given for a whole list."""
+        return self.one_for_all and self.axis in (Axis.STAGE, Axis.VIRTUAL_STAGE)
 
 
-_NO_FACTS = Facts()
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Hold one field's facts beside what pydantic knows of it; ``default`` is ``None`` where it is required."""
+
+    facts: Facts
+    is_required: bool
+    default: object
 
 
 def facts_of(field: FieldInfo) -> Facts:
-    """Return the facts that a field declares; none declared is a single value without a unit."""
-    return next((entry for entry in field.metadata if isinstance(entry, Facts)), _NO_FACTS)
+    """Return the facts that a field declares.
+
+    Raises:
+        TypeError: The field declares none. Silence here could make a false proof elsewhere.
+    """
+    found = next((entry for entry in field.metadata if isinstance(entry, Facts)), None)
+    if found is None:
+        raise TypeError(f"a field of an instance declares no facts: {field!r}; annotate it with Facts(...)")
+    return found
+
+
+@lru_cache(maxsize=8)
+def declared(model: type[BaseModel]) -> Mapping[str, Declared]:
+    """Return what each field of ``model`` declares, by name, in the order of files."""
+    return {
+        name: Declared(facts_of(field), field.is_required(), field.get_default(call_default_factory=True))
+        for name, field in model.model_fields.items()
+    }
+
+
+def facts_by_field(model: type[BaseModel]) -> Iterator[tuple[str, Facts]]:
+    """Yield each field's name with its facts, in the order of files."""
+    return ((name, entry.facts) for name, entry in declared(model).items())
+
+
+def spread_fields(model: type[BaseModel]) -> dict[str, Axis]:
+    """Return the fields that take one value for a whole list, with what the list counts."""
+    return {name: facts.axis for name, facts in facts_by_field(model) if facts.spreads}
+
+
+def fields_in(model: type[BaseModel], unit: Unit) -> tuple[str, ...]:
+    """Return the names of the fields whose values count ``unit``."""
+    return tuple(name for name, facts in facts_by_field(model) if facts.unit is unit)
+
+
+def flags_by_field(model: type[BaseModel]) -> dict[str, Flag]:
+    """Return the flags that set fields, by field."""
+    return {name: facts.flag for name, facts in facts_by_field(model) if facts.flag is not None}
 
 
 def fields_in_use(instance: BaseModel) -> frozenset[str]:
-    """Return the names of the fields of an instance that say something beyond their default."""
-    return frozenset(
-        name for name, field in type(instance).model_fields.items() if not _is_absent(field, getattr(instance, name))
-    )
+    """Return the names of the fields of an instance that say something beyond their default.
+
+    A label says nothing to whoever solves, so it is never among them. A required field always is, unless it declares
+    which of its values say nothing. In doubt a field is in use: an argument that does not understand it must be silent.
+    """
+    return frozenset(name for name, entry in declared(type(instance)).items() if _is_in_use(instance, name, entry))
 
 
-def _is_absent(field: FieldInfo, value: object) -> bool:
-    is_absent = facts_of(field).is_absent
-    if is_absent is not None:
-        return is_absent(value)
-    return not field.is_required() and value == field.get_default(call_default_factory=True)
+def _is_in_use(instance: BaseModel, name: str, entry: Declared) -> bool:
+    if entry.facts.is_label:
+        return False
+    value = getattr(instance, name)
+    if not entry.is_required and value == entry.default:
+        return False
+    return entry.facts.is_absent is None or not entry.facts.is_absent(instance, value)
+
+
+def not_stated_by(instance: BaseModel, program: Program) -> list[str]:
+    """Return the fields in use that a further model does not state, in the order of files."""
+    in_use = fields_in_use(instance)
+    return [
+        name
+        for name, facts in facts_by_field(type(instance))
+        if name in in_use and not facts.is_label and program not in facts.stated_by
+    ]
+
+
+def is_nothing(instance: Any, values: Any) -> bool:
+    """Return whether no value of a list is there, or each is zero: a list of amounts that says nothing."""
+    return values is None or not any(values)

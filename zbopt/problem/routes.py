@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import Annotated, Any, NamedTuple, TypeVar, TypeVarTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from zbopt.problem.facts import Axis, Cut, Facts, Unit
 from zbopt.problem.kinds import Kind
 from zbopt.problem.numbers import MAX_MICROBATCHES, Ticks, is_none
+from zbopt.problem.size import SizeFields
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")
@@ -23,7 +25,7 @@ _MOST_REMEMBERED = 256
 
 
 def remembered(function: Callable[[_A, *_Others], _T]) -> Callable[[_A, *_Others], _T]:
-    """``function`` with its last answers kept by the identity of its first argument, whatever that holds.
+    """Wrap ``function`` so that it keeps its last answers, by the identity of its first argument.
 
     An instance asks at every op; to hash a list of all microbatches each time took most of a heuristic's time.
     """
@@ -48,7 +50,7 @@ _Index = Annotated[int, Field(ge=0, strict=True)]
 
 
 class Route(BaseModel):
-    """A sequence of virtual stages, and how many microbatches pass it."""
+    """Represent a sequence of virtual stages, and how many microbatches pass it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,7 +64,10 @@ class Route(BaseModel):
 
 
 class MicrobatchTimes(BaseModel):
-    """Times of some microbatches that are not those of the instance, by virtual stage. Absent: as the instance says."""
+    """Hold the times of some microbatches, by virtual stage; those left out are as the instance says.
+
+    A field beside ``microbatches`` is also one of the instance, which its times replace.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,15 +79,15 @@ class MicrobatchTimes(BaseModel):
     recompute_ticks: tuple[Ticks, ...] | None = None
 
 
-TIMES = ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks", "recompute_ticks")
-"""The fields of both, an instance's and its microbatches' own."""
+TIMES = tuple(name for name in MicrobatchTimes.model_fields if name != "microbatches")
+"""Fields of an instance of which single microbatches may have their own."""
 
 
 _KINDS = (Kind.F, Kind.B, Kind.W, Kind.BW, Kind.R)
 
 
 class OpTicks(NamedTuple):
-    """Times of the ops of one microbatch on one virtual stage; ``None``: it has no such op."""
+    """Hold the times of the ops of one microbatch on one virtual stage; ``None``: it has no such op."""
 
     forward: int
     backward: int | None
@@ -91,22 +96,22 @@ class OpTicks(NamedTuple):
     recompute: int | None
 
     def of(self, kind: Kind) -> int | None:
-        """Time of one kind of op."""
+        """Return the time of one kind of op."""
         return self[_KINDS.index(kind)]
 
     def gradient(self) -> int:
-        """Least time from the arriving gradient to that of the input: B, or BW where that may run instead."""
+        """Return the least time from the arriving gradient to that of the input: B, or BW where it may run instead."""
         return min((ticks for ticks in (self.backward, self.fused) if ticks is not None), default=0)
 
     def backward_work(self) -> int:
-        """Least time that the whole backward takes: B and W, W alone, or BW."""
+        """Return the least time that the whole backward takes: B and W, W alone, or BW."""
         split = None if self.weight is None else (self.backward or 0) + self.weight
         return min(ticks for ticks in (split, self.fused) if ticks is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Routes by virtual stage: the one before and after it (``None``: an end), and the microbatches that pass it."""
+    """Hold, by virtual stage, the one before and after it on its route (``None``: an end), and what passes it."""
 
     before: tuple[int | None, ...]
     after: tuple[int | None, ...]
@@ -115,7 +120,7 @@ class Neighbours:
 
 @remembered
 def neighbours(routes: tuple[Route, ...] | None, virtual_stages: int, microbatches: int) -> Neighbours:
-    """What ``routes`` say of each virtual stage; ``None`` is one route for all."""
+    """Return the neighbours of each virtual stage on ``routes``; ``None`` is one route for all."""
     before: list[int | None] = [None] * virtual_stages
     after: list[int | None] = [None] * virtual_stages
     passing = [range(microbatches)] * virtual_stages
@@ -123,10 +128,10 @@ def neighbours(routes: tuple[Route, ...] | None, virtual_stages: int, microbatch
     if routes is not None:
         given = [(route.virtual_stages, route.microbatches) for route in routes]
     first = 0
-    for way, count in given:
-        for v, following in pairwise(way):
+    for on_route, count in given:
+        for v, following in pairwise(on_route):
             after[v], before[following] = following, v
-        for v in way:
+        for v in on_route:
             passing[v] = range(first, first + count)
         first += count
     return Neighbours(tuple(before), tuple(after), tuple(passing))
@@ -134,19 +139,19 @@ def neighbours(routes: tuple[Route, ...] | None, virtual_stages: int, microbatch
 
 @remembered
 def own_times(groups: tuple[MicrobatchTimes, ...] | None) -> dict[int, MicrobatchTimes]:
-    """The times of each microbatch that has some of its own."""
+    """Return the times of each microbatch that has some of its own."""
     return {microbatch: group for group in groups or () for microbatch in group.microbatches}
 
 
 def bidirectional(stages: int, microbatches: int) -> tuple[Route, ...]:
-    """Two routes of ``stages`` virtual stages each, and half the microbatches on each, one more on the first."""
+    """Return two routes of ``stages`` virtual stages, each with half the microbatches, one more on the first."""
     down, up = tuple(range(stages)), tuple(range(stages, 2 * stages))
     half = microbatches // 2
     return (Route(virtual_stages=down, microbatches=microbatches - half), Route(virtual_stages=up, microbatches=half))
 
 
 def route_fault(routes: Sequence[Route], virtual_stages: int, microbatches: int) -> str | None:
-    """What is wrong with ``routes``, in a sentence; ``None``: each virtual stage is on one, each microbatch too."""
+    """Return what is wrong with ``routes``; ``None``: each virtual stage and each microbatch is on exactly one."""
     seen = [v for route in routes for v in route.virtual_stages]
     for r, route in enumerate(routes):
         if list(route.virtual_stages) != sorted(set(route.virtual_stages)):
@@ -157,9 +162,9 @@ def route_fault(routes: Sequence[Route], virtual_stages: int, microbatches: int)
     twice = next((v for v in seen if seen.count(v) > 1), None)
     if twice is not None:
         return f"routes: virtual stage {twice} is on two routes; give each route replicas of its own"
-    left = sorted(set(range(virtual_stages)) - set(seen))
-    if left:
-        return f"routes: virtual stage {left[0]} is on no route; add it to one, or leave it out of stage_of"
+    unseen = sorted(set(range(virtual_stages)) - set(seen))
+    if unseen:
+        return f"routes: virtual stage {unseen[0]} is on no route; add it to one, or leave it out of stage_of"
     total = sum(route.microbatches for route in routes)
     if total != microbatches:
         return f"routes carry {total} microbatches in all, the step has {microbatches}; make the two equal"
@@ -169,7 +174,7 @@ def route_fault(routes: Sequence[Route], virtual_stages: int, microbatches: int)
 def classes(
     routes: tuple[Route, ...] | None, groups: tuple[MicrobatchTimes, ...] | None, microbatches: int
 ) -> tuple[tuple[int, ...], ...]:
-    """The microbatches of a step, those together that pass the same virtual stages and take the same times."""
+    """Return the microbatches of a step, those together that pass the same virtual stages and take the same times."""
     own = own_times(groups)
     ends = [microbatches] if routes is None else list(accumulate(route.microbatches for route in routes))
     found: dict[object, list[int]] = {}
@@ -180,18 +185,24 @@ def classes(
 
 
 def default_shares(stage_of: Sequence[int], routes: Any) -> tuple[Fraction, ...]:
-    """An activation's default: its share of what one microbatch holds on its stage."""
-    numbers: dict[int, int] = {}
+    """Return the default activations: each its share of what one microbatch holds on its stage.
+
+    Args:
+        stage_of: Stage of each virtual stage.
+        routes: Routes as given, checked or not; whatever is none is left out.
+    """
+    route_of: dict[int, int] = {}
     for number_of_route, route in enumerate(routes if isinstance(routes, (list, tuple)) else ()):
-        way = route.get("virtual_stages") if isinstance(route, dict) else getattr(route, "virtual_stages", ())
-        numbers |= {v: number_of_route for v in way if isinstance(v, int)} if isinstance(way, (list, tuple)) else {}
-    keys = [(stage, numbers.get(v, 0)) for v, stage in enumerate(stage_of)]
-    held = Counter(keys)
-    return tuple(Fraction(1, held[key]) for key in keys)
+        on_route = route.get("virtual_stages") if isinstance(route, dict) else getattr(route, "virtual_stages", ())
+        if isinstance(on_route, (list, tuple)):
+            route_of |= {v: number_of_route for v in on_route if isinstance(v, int)}
+    keys = [(stage, route_of.get(v, 0)) for v, stage in enumerate(stage_of)]
+    sharing = Counter(keys)
+    return tuple(Fraction(1, sharing[key]) for key in keys)
 
 
 def filled_times(group: Any, data: dict[str, Any], virtual_stages: int) -> Any:
-    """Times of single microbatches with scalars spread, and what they leave out as the instance has it."""
+    """Return times of single microbatches as given, with scalars spread and what they leave out filled in."""
     if not isinstance(group, dict):
         return group
     group = {field: value for field, value in group.items() if value is not None}
@@ -201,56 +212,72 @@ def filled_times(group: Any, data: dict[str, Any], virtual_stages: int) -> Any:
     return {f: (v,) * virtual_stages if f in TIMES and isinstance(v, int) else v for f, v in filled.items()}
 
 
-class RouteFields(BaseModel):
-    """The fields of an instance that tell microbatches apart, and what follows from them."""
+class RouteFields(SizeFields):
+    """Declare the fields that tell microbatches apart: the virtual stages that they pass, and times of their own."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)  # as for CommunicationFields
-
-    if TYPE_CHECKING:
-        stage_of: tuple[int, ...]
-        microbatches: int
-
-    routes: tuple[Route, ...] | None = Field(
+    routes: Annotated[tuple[Route, ...] | None, Facts(Axis.NONE, Unit.NONE)] = Field(
         None,
         exclude_if=is_none,
         description="Where microbatches pass different virtual stages (two directions, each with replicas of its own): "
         "each virtual stage is on one route. null: all pass all virtual stages.",
     )
-    microbatch_times: tuple[MicrobatchTimes, ...] | None = Field(
+    microbatch_times: Annotated[
+        tuple[MicrobatchTimes, ...] | None, Facts(Axis.NONE, Unit.TICKS, cut=Cut.DIVIDED, scales=True)
+    ] = Field(
         None,
         exclude_if=is_none,
         description="Times of microbatches whose ops take other times than the others'; each microbatch at most once.",
     )
 
+    def check_placement(self) -> None:
+        """Refuse a placement or routes that do not hold together.
+
+        Raises:
+            ValueError: A stage does not exist or holds nothing, or a route is at fault.
+        """
+        for virtual_stage, stage in enumerate(self.stage_of):
+            if not 0 <= stage < self.stages:
+                raise ValueError(f"stage_of[{virtual_stage}] = {stage} is no stage; stages are 0 to {self.stages - 1}")
+        fault = None if self.routes is None else route_fault(self.routes, self.virtual_stages, self.microbatches)
+        if fault is not None:
+            raise ValueError(fault)
+        idle = sorted(set(range(self.stages)) - set(self.stage_of))
+        if idle:
+            raise ValueError(f"stage {idle[0]} holds no virtual stage; give each stage at least one in stage_of")
+
     @property
-    def virtual_stages(self) -> int:
-        """Number of virtual stages."""
-        return len(self.stage_of)
+    def is_linear(self) -> bool:
+        """Return whether there is one route over one virtual stage a stage, in order."""
+        return self.routes is None and self.stage_of == tuple(range(self.stages))
+
+    def virtual_stages_of(self, stage: int) -> tuple[int, ...]:
+        """Return the virtual stages that ``stage`` holds, in forward order."""
+        return tuple(v for v, held_by in enumerate(self.stage_of) if held_by == stage)
 
     @property
     def alike(self) -> bool:
-        """All microbatches pass the same virtual stages and take the same times."""
+        """Return whether all microbatches pass the same virtual stages and take the same times."""
         return self.routes is None and self.microbatch_times is None
 
     @property
     def replicas(self) -> int:
-        """How many times the stages hold the parameters of the model together: once for each route."""
+        """Return how many times the stages together hold the model's parameters: once for each route."""
         return 1 if self.routes is None else len(self.routes)
 
     def previous_of(self, virtual_stage: int) -> int | None:
-        """The virtual stage before this one on its route; ``None``: it is the first."""
+        """Return the virtual stage before this one on its route; ``None``: it is the first."""
         return self._neighbours.before[virtual_stage]
 
     def next_of(self, virtual_stage: int) -> int | None:
-        """The virtual stage after this one on its route; ``None``: it is the last."""
+        """Return the virtual stage after this one on its route; ``None``: it is the last."""
         return self._neighbours.after[virtual_stage]
 
     def goes_to(self, kind: Kind, virtual_stage: int) -> int | None:
-        """The virtual stage to which an F, or its SEND_F, hands on, else a gradient goes; ``None``: the route ends."""
+        """Return the virtual stage to which an F or SEND_F, else a gradient, hands on; ``None``: the route ends."""
         return (self.next_of if kind in (Kind.F, Kind.SEND_F) else self.previous_of)(virtual_stage)
 
     def microbatches_of(self, virtual_stage: int) -> range:
-        """The microbatches that pass a virtual stage."""
+        """Return the microbatches that pass a virtual stage."""
         return self._neighbours.passing[virtual_stage]
 
     @property
@@ -258,9 +285,9 @@ class RouteFields(BaseModel):
         return neighbours(self.routes, self.virtual_stages, self.microbatches)
 
     def passes(self) -> Iterator[tuple[int, int]]:
-        """Every virtual stage with every microbatch that passes it."""
+        """Yield every virtual stage with every microbatch that passes it."""
         return ((v, microbatch) for v in range(self.virtual_stages) for microbatch in self.microbatches_of(v))
 
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """The microbatches, those together that pass the same virtual stages and take the same times."""
+        """Return the microbatches, those together that pass the same virtual stages and take the same times."""
         return classes(self.routes, self.microbatch_times, self.microbatches)

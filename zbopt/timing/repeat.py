@@ -23,7 +23,7 @@ _STRIDES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RepeatingRun:
     """Microbatches ``first`` to ``last`` repeat every ``stride`` microbatches and ``period`` ticks."""
 
     first: int
@@ -62,7 +62,7 @@ def shortened(instance: Instance) -> Instance | None:
     return with_microbatches(instance, instance.microbatches - left_out)
 
 
-def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> Run | None:
+def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> RepeatingRun | None:
     """The longest run of ``starts`` whose stride divides ``multiple``; ``None`` where nothing repeats."""
     columns = _columns(graph, starts)
     if columns is None:
@@ -71,7 +71,7 @@ def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> Run 
     return max(runs, key=lambda run: (run.last - run.first, -run.stride), default=None)
 
 
-def unrolled(short: TaskGraph, starts: Mapping[int, int], run: Run, long: TaskGraph) -> dict[int, int]:
+def unrolled(short: TaskGraph, starts: Mapping[int, int], run: RepeatingRun, long: TaskGraph) -> dict[int, int]:
     """Starts of the long step: the short one with as many strides put into its run as it lacks.
 
     Args:
@@ -93,7 +93,7 @@ def unrolled(short: TaskGraph, starts: Mapping[int, int], run: Run, long: TaskGr
     return longer
 
 
-def lengthened(short: Schedule, run: Run, instance: Instance) -> Schedule:
+def lengthened(short: Schedule, run: RepeatingRun, instance: Instance) -> Schedule:
     """The schedule of the long step ``instance``: ``unrolled``, without a task graph of all its microbatches.
 
     Args:
@@ -142,7 +142,7 @@ def _divisors(number: int, most: int) -> list[int]:
     return [d for d in range(1, most + 1) if number % d == 0]
 
 
-def _longest(columns: Sequence[tuple[int, ...]], stride: int) -> Run | None:
+def _longest(columns: Sequence[tuple[int, ...]], stride: int) -> RepeatingRun | None:
     """The longest stretch of microbatches whose ops are all translates of those a stride before, by one period."""
     periods = [_period(*pair) for pair in zip(columns, columns[stride:], strict=False)]
     best, first = None, 0
@@ -155,7 +155,7 @@ def _longest(columns: Sequence[tuple[int, ...]], stride: int) -> Run | None:
             and length >= stride
             and (best is None or last - first > best.last - best.first)
         ):
-            best = Run(first, last, stride, period)
+            best = RepeatingRun(first, last, stride, period)
         first += length
     return best
 

@@ -1,116 +1,151 @@
-"""Record what version 0.1 printed, for ``test_v01.py``: run on a checkout of that version, ``python record.py``.
+"""Record what version 0.1 prints and writes for each call of ``calls.json``.
 
-Each call runs in this folder, twice. ``calls.json`` keeps its arguments, its exit code, the JSON object that it printed
-and the keys whose values differed between the two runs. ``{out}`` in an argument is a file in an empty folder; where
-a call writes one, its text is kept too.
+Run it with a checkout of 0.1 first on the path, from any folder:
+``PYTHONPATH=CHECKOUT python tests/golden/v01/record.py``. It runs every call twice in this folder, and fails
+where two runs differ in what the call does not mask. Of a call it reads name, arguments and masks; it writes exit code
+and output beside them, and copies written files into this folder. ``instances``, ``foreign`` and ``bench-set`` are
+inputs, and stay as they are.
+
+``OUT`` in an argument is the folder that written files go to: ``OUT/schedules/x.json`` is recorded as
+``schedules/x.json``.
 """
 
+from __future__ import annotations
+
+import io
 import json
-import subprocess
+import os
+import shutil
 import sys
 import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import chdir, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zbopt.cli import run
+
 HERE = Path(__file__).parent
-SMALL = ["--stages", "4", "--micro", "8"]
-UNITS = ["--forward", "18.522ms", "--backward", "18.086ms", "--weight", "9.337ms", "--comm", "0.601ms"]
-UNEVEN = ["--forward", "5,6,4,7", "--backward", "6,6,5,8", "--weight", "3,4,3,5"]
-SCHEDULES: dict[str, list[str]] = {
-    "linear": [*SMALL, "--mem-limit", "6"],
-    "v": [*SMALL, "--placement", "v", "--mem-limit", "4"],
-    "fused": [*SMALL, "--fused-backward", "2"],
-    "units": [*SMALL, *UNITS, "--mem-limit", "4"],
-    "step": [*SMALL, "--barrier", "global", "--optimizer", "2", "--reduction", "3", "--barrier-time", "1"],
-    "links": [*SMALL, "--communication", "link", "--comm", "1"],
-    "recompute": [*SMALL, "--recompute", "always", "--mem-limit", "3", "--checkpoint", "0.5"],
-    "no-first-b": [*SMALL, "--backward", "none,1,1,1", "--weight", "2,1,1,1"],
-}
-SOLVES: dict[str, list[str]] = {
-    **SCHEDULES,
-    "uneven": [*SMALL, *UNEVEN, "--mem-limit", "4"],
-    "caps": [*SMALL, "--mem-limit", "4,4,3,2"],
-    "infeasible": [*SMALL, "--mem-limit", "1,1,1/2,1"],
-    "span": [*SMALL, "--mem-limit", "6", "--objective", "max-stage-span"],
-    "share": [*SMALL, "--mem-limit", "5", "--weight-share", "0.5"],
-    "interleaved": [*SMALL, "--placement", "interleaved", "--virtual", "2", "--mem-limit", "6"],
-    "bidirectional": [*SMALL, "--placement", "bidirectional"],
-    "auto": [*SMALL, "--mem-limit", "4", "--placement", "auto"],
-    "explicit": [*SMALL, "--placement", "0,1,2,3,0,1,2,3", "--forward", "2", "--backward", "2"],
-    "post-validation": [*SMALL, "--barrier", "post-validation", "--optimizer", "2", "--iterations", "2"],
-    "period": [*SMALL, "--barrier", "post-validation", "--iterations", "3", "--objective", "period"],
-    "blocking": [*SMALL, "--communication", "blocking", "--comm", "1"],
-    "offload": [*SMALL, "--offload", "always", "--offload-time", "1", "--mem-limit", "4"],
-    "overlapped": [*SMALL, "--placement", "v", "--fused-backward", "2", "--overlapped", "3"],
-    "memory": [*SMALL, "--parameters", "3", "--gradients", "3", "--workspace", "1/2", "--mem-limit", "14"],
-    "gradient-state": [*SMALL, "--gradient-state", "0.5", "--mem-limit", "6"],
-    "inputs": ["--stages", "2", "--micro", "4", "--input-ready", "0,0,5,5", "--loss", "1"],
-    "torch": [*SMALL, "--runtime", "torch"],
-    "milp": ["--stages", "2", "--micro", "3", "--engine", "milp"],
-    "deterministic": ["--stages", "3", "--micro", "7", "--mem-limit", "2", "--deterministic", "--time-limit", "3"],
-    "file": ["uneven.instance.json"],
-    "file-cap": ["uneven.instance.json", "--mem-limit", "3"],
-    "wrong": ["--stages", "0", "--micro", "8"],
-}
-CALLS: dict[str, list[str]] = {
-    **{f"solve-{name}": ["solve", *flags, "--json"] for name, flags in SOLVES.items()},
-    "compare-linear": ["compare", *SCHEDULES["linear"], "--json"],
-    "compare-v": ["compare", *SCHEDULES["v"], "--json"],
-    "compare-files": ["compare", "linear.schedule.json", "fused.schedule.json", "--json"],
-    **{f"validate-{name}": ["validate", f"{name}.schedule.json", "--json"] for name in SCHEDULES},
-    **{f"ledger-{name}": ["ledger", f"{name}.schedule.json", "--json"] for name in ("linear", "recompute")},
-    **{f"explain-{name}": ["explain", f"{name}.schedule.json", "--json"] for name in ("linear", "units", "links")},
-    "validate-events": ["validate", "events.json", "--json"],
-    "export-torch": ["export", "v.schedule.json", "--to", "torch-csv", "-o", "{out}"],
-    "export-torch-comms": ["export", "linear.schedule.json", "--to", "torch-csv", "--comms", "-o", "{out}"],
-    "export-trace": ["export", "units.schedule.json", "--to", "chrome-trace", "-o", "{out}"],
-    "export-layout": [
-        "export",
-        "uneven.instance.json",
-        "--to",
-        "megatron-layout",
-        "--layers",
-        "4,4,4,4",
-        "-o",
-        "{out}",
-    ],
-    "export-jaxpp": ["export", "no-first-b.schedule.json", "--to", "jaxpp", "-o", "{out}"],
-    "export-sail": ["export", "linear.schedule.json", "--to", "sail-zb", "-o", "{out}"],
-    "import-torch": ["import", "order.csv", "--from", "torch-csv", "--json"],
-    "import-torch-times": ["import", "order.csv", "--from", "torch-csv", "--instance", "v.instance.json", "--json"],
-    "import-explain": ["import", "order.csv", "--from", "torch-csv", "--explain", "--time-limit", "3", "--json"],
-}
+CALLS = HERE / "calls.json"
+OUT = "OUT"
+WIDTH = "120"
+RUN = frozenset({"wall_time_s", "history", "versions"})
+"""Keys whose values belong to one run: only their presence counts."""
+TEXT = frozenset({"message", "reason", "notes", "fault", "error", "why"})
+"""Keys of sentences, which may be worded anew: only whether there is one counts."""
+ROWS = ("stage ", "tick ")
+"""How the lines of a chart begin: all that counts of a page."""
 
 
-def zbopt(arguments: list[str], out: Path) -> dict[str, Any]:
-    """Run a call here and return its exit code, the object that it printed and the text of the file that it wrote."""
-    call = [sys.executable, "-m", "zbopt", *(a.replace("{out}", str(out)) for a in arguments)]
-    done = subprocess.run(call, cwd=HERE, capture_output=True, text=True, check=False)
-    printed = json.loads(done.stdout) if "--json" in arguments and done.stdout else None
-    return {"code": done.returncode, "printed": printed, "written": out.read_text() if out.exists() else None}
+@dataclass(frozen=True)
+class Call:
+    """One call of the command line; ``masked`` are keys at any depth whose values may differ between equal optima."""
+
+    name: str
+    argv: tuple[str, ...]
+    masked: frozenset[str]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Return the files that the call writes, below the folder of output."""
+        return tuple(a.removeprefix(f"{OUT}/") for a in self.argv if a.startswith(f"{OUT}/"))
 
 
-def different(one: Any, other: Any, at: str = "") -> set[str]:
-    """Return the dotted keys at which two printed objects differ; a list counts as one value."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return {found for key in one for found in different(one[key], other.get(key), f"{at}.{key}".strip("."))}
-    return set() if one == other else {at}
+def read_calls() -> list[dict[str, Any]]:
+    """Read all recorded calls."""
+    calls: list[dict[str, Any]] = json.loads(CALLS.read_text(encoding="utf-8"))
+    return calls
+
+
+def call_of(record: dict[str, Any]) -> Call:
+    """Take the call out of its record."""
+    return Call(record["name"], tuple(record["argv"]), frozenset(record["masked"]))
+
+
+def replay(call: Call, out: Path) -> tuple[int, Any]:
+    """Run a call in this folder; return its exit code and its masked output."""
+    for name in call.written:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+    argv = [str(out / a.removeprefix(f"{OUT}/")) if a.startswith(f"{OUT}/") else a for a in call.argv]
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n")
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = WIDTH
+    try:
+        with chdir(HERE), redirect_stdout(printed):
+            code = run(argv)
+    finally:
+        os.environ.pop("COLUMNS")
+        if before is not None:
+            os.environ["COLUMNS"] = before
+    printed.seek(0)
+    text = printed.read().replace(str(out), OUT)
+    if call.written and not text.startswith("{"):  # a sentence about the written file
+        return code, bool(text)
+    return code, content_of(text, call.masked)
+
+
+def content_of(text: str, names: Collection[str]) -> Any:
+    """Return what counts of a text: JSON with masks (a list where each line is a document), a chart's rows, or all."""
+    lines = text.splitlines()
+    if not text.startswith("{"):
+        return [line for line in lines if line.startswith(ROWS)] or lines
+    try:
+        return masked(json.loads(text), names)
+    except json.JSONDecodeError:
+        return [masked(json.loads(line), names) for line in lines]
+
+
+def content_of_file(path: Path, names: Collection[str]) -> Any:
+    """Return what counts of a written file."""
+    return content_of(path.read_text(encoding="utf-8"), names)
+
+
+def masked(content: Any, names: Collection[str]) -> Any:
+    """Return a document without the values of masked keys; fractions keep 12 digits."""
+    if isinstance(content, dict):
+        return dict(_masked_items(content, names))
+    if isinstance(content, list):
+        return [masked(value, names) for value in content]
+    return float(f"{content:.12g}") if isinstance(content, float) else content
+
+
+def _masked_items(content: dict[str, Any], names: Collection[str]) -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if key in RUN or key in names:
+            yield key, "masked"
+        elif key in TEXT:
+            yield key, bool(value)
+        else:
+            yield key, masked(value, names)
+
+
+def files_of(call: Call, out: Path) -> dict[str, Any]:
+    """Return what counts of each file that a call wrote into ``out``."""
+    return {name: content_of_file(out / name, call.masked) for name in call.written if (out / name).exists()}
+
+
+def _recorded(record: dict[str, Any]) -> dict[str, Any]:
+    """Run a call twice, keep the files of the first run, and return its new record."""
+    call = call_of(record)
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        runs = [(*replay(call, out), files_of(call, out)) for out in (Path(first), Path(second))]
+        if runs[0] != runs[1]:
+            raise SystemExit(f"{call.name}: two runs differ; mask what differs\n{runs[0]}\n{runs[1]}")
+        code, output, written = runs[0]
+        for name in written:
+            (HERE / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(Path(first) / name, HERE / name)
+    head = {"name": call.name, "argv": list(call.argv), "masked": sorted(call.masked)}
+    return head | {"exit": code, "written": sorted(written), "output": output}
 
 
 def main() -> None:
-    """Write the schedules and instances, then ``calls.json``."""
-    for name, flags in SCHEDULES.items():
-        zbopt(["solve", *flags, "-o", f"{name}.schedule.json"], HERE / "none")
-        schedule = json.loads((HERE / f"{name}.schedule.json").read_text())
-        (HERE / f"{name}.instance.json").write_text(json.dumps(schedule["instance"], indent=1) + "\n")
-    calls = {}
-    for name, arguments in CALLS.items():
-        runs = []
-        for _ in range(2):
-            with tempfile.TemporaryDirectory() as folder:
-                runs.append(zbopt(arguments, Path(folder) / "out"))
-        calls[name] = {"arguments": arguments, **runs[0], "differs": sorted(different(*(r["printed"] for r in runs)))}
-    (HERE / "calls.json").write_text(json.dumps(calls, indent=1) + "\n")
+    """Record every call, in order: later ones read what earlier ones wrote."""
+    records = [_recorded(record) for record in read_calls()]
+    lines = ",\n".join(json.dumps(record, ensure_ascii=False) for record in records)
+    CALLS.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    sys.stdout.write(f"{len(records)} calls recorded\n")
 
 
 if __name__ == "__main__":

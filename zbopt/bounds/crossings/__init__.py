@@ -25,6 +25,10 @@ __all__ = ["Crossings", "StageOrder"]
 class Crossings:
     """The layers of the stage of ``instance`` whose memory limits most, and all stages behind it."""
 
+    title: ClassVar[str] = "crossings"
+    time_share: ClassVar[float] = 0.4
+    """Layers grow no longer than this share of the time left; the rest is for schedules. Not measured; chosen."""
+
     states_a_second: ClassVar[int] = 250
     """By which deterministic time counts the work."""
 
@@ -58,6 +62,18 @@ class Crossings:
     def expanded(self) -> int:
         """States whose successors were made: the work so far, the same on any machine."""
         return self.front.expanded
+
+    @property
+    def cost_s(self) -> float:
+        """Return the work so far in seconds of deterministic time."""
+        return self.expanded / self.states_a_second
+
+    def proved_so_far(self) -> Bound | None:
+        """Return ``None``: what the layers prove is asked once, when they have grown."""
+        return None
+
+    def note_value(self, value: int) -> None:
+        """Ignore ``value``: the layers do not depend on it."""
 
     def bound(self) -> Bound:
         """What the layers grown so far prove."""

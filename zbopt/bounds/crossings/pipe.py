@@ -1,4 +1,4 @@
-"""What is kept of an instance: F and B of a row of stages, and on its first stage W and the memory."""
+"""The part of an instance that crossings keep: F and B of stages in a row, and on its first stage W and the memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from fractions import Fraction
 from math import lcm
 
 from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, room_beside_forward, slots
-from zbopt.graph.memory import ActivationPolicy, least_left, policies
+from zbopt.bounds.understood import COMMON, is_understood
+from zbopt.graph.memory import least_left
 from zbopt.problem.instance import Instance, Objective
 
+UNDERSTOOD = COMMON
+"""States know of F, B and W on stages in a row, one iteration, and microbatches that are alike and hold their
+activation until B or W. So backwards that may be fused, dropped activations, several routes or iterations are not
+understood; transfers that are events, and late inputs, could be (they only forbid schedules), but were never tried."""
+
 _MOST_WAITING = 3
-"""W waiting at once for each microbatch in flight; where memory allows more, they are left out."""
+"""W waiting at once for each microbatch in flight; where memory allows more, they are left out. More W make more states
+and a bound that is no higher where memory is not short of them. Not measured; chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """Stages ``first`` and on of a linear pipeline whose microbatches are alike; times in ticks, by kept stage.
+    """Describe stages ``first`` and on of a linear pipeline of microbatches that are alike; times in ticks, by stage.
 
     Attributes:
         first: The stage whose memory limits.
@@ -49,12 +56,12 @@ class Pipe:
     whole: bool
 
     def fits(self, in_flight: int, waiting: int) -> bool:
-        """Whether an F of the first stage may start beside so many microbatches before and after their B."""
+        """Return whether an F of the first stage may start beside so many microbatches before and after their B."""
         return in_flight * self.each + waiting * self.waiting <= self.room
 
 
 def pipe_of(instance: Instance, stage: int) -> Pipe | None:
-    """The pipeline from ``stage`` on; ``None`` where this argument says nothing of it."""
+    """Return the pipeline from ``stage`` on; ``None`` where this argument says nothing of it."""
     if not _applies(instance) or slots(instance, stage) in (None, 0):
         return None
     slices, last = Slices(instance), instance.stages - 1
@@ -86,16 +93,7 @@ def pipe_of(instance: Instance, stage: int) -> Pipe | None:
 
 
 def _applies(instance: Instance) -> bool:
-    """Microbatches alike on a linear pipeline, whose backward is always split and whose activations are kept."""
-    return (
-        instance.is_simple
-        and instance.is_linear
-        and instance.alike
-        and instance.routes is None
-        and instance.overlapped_ticks is None
-        and instance.objective is not Objective.PERIOD
-        and not instance.may_fuse
-        and instance.backward_ticks is not None
-        and None not in instance.backward_ticks
-        and all(policies(instance, v) == (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages))
-    )
+    """Return whether the pipeline is linear, and every virtual stage has a B."""
+    if not is_understood(instance, UNDERSTOOD):
+        return False
+    return instance.is_linear and all(instance.has_b(v) for v in range(instance.virtual_stages))

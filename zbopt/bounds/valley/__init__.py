@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from zbopt.bounds.crossings.orders import StageOrder
 from zbopt.bounds.valley.kept import NEVER, applies, can_be_full, is_long, keep
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance
@@ -44,6 +45,11 @@ class Valley:
         roof: A value that is known.
         expanded: States whose successors were made: the work so far, the same on any machine.
     """
+
+    title: ClassVar[str] = "the valley"
+    time_share: ClassVar[float] = 0.8
+    """The states grow no longer than this share of the time left, unless the bound has risen lately. Not measured;
+    chosen larger than that of the crossings, because the valley's bound rises while it grows."""
 
     states_a_second: ClassVar[int] = 250_000
     """By which deterministic time counts the work."""
@@ -136,6 +142,23 @@ class Valley:
             done += repetition.skip(layer, done)
         return bound, True
 
+    @property
+    def cost_s(self) -> float:
+        """Return the work so far in seconds of deterministic time."""
+        return self.expanded / self.states_a_second
+
     def bound(self) -> Bound:
         """What was proved so far."""
         return Bound(self.floor, "bound:valley")
+
+    def proved_so_far(self) -> Bound | None:
+        """Return the bound that holds already; ``floor`` is only ever raised, so another thread may read it."""
+        return self.bound()
+
+    def note_value(self, value: int) -> None:
+        """Lower ``roof`` to ``value``; the growing thread reads it once a layer."""
+        self.roof = min(self.roof, value)
+
+    def orders(self, microbatches: int) -> dict[int, StageOrder] | None:
+        """Return ``None``: states do not keep the way by which they were reached."""
+        return None

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, room_beside_forward
-from zbopt.graph.memory import ActivationPolicy, least_left, policies
+from zbopt.bounds.understood import COMMON, is_understood
+from zbopt.graph.memory import least_left
 from zbopt.problem.instance import Instance, Objective
 
 Integers = NDArray[np.int64]
@@ -87,22 +88,19 @@ class Kept(NamedTuple):
     forwards_left: Integers
 
 
+UNDERSTOOD = COMMON
+"""States know of F, B and W on a V, one iteration, and microbatches that are alike and hold their activation until B or
+W. So backwards that may be fused, dropped activations, several routes or iterations are not understood; transfers that
+are events, and late inputs, could be (they only forbid schedules), but were never tried."""
+
+
 def applies(instance: Instance) -> bool:
-    """A V of alike microbatches whose backward is always split and whose activations are kept, not by its period."""
+    """Return whether stages hold a V, memory has a limit, and every virtual stage has a B."""
+    if not is_understood(instance, UNDERSTOOD) or instance.memory_cap is None or instance.stages == 1:
+        return False
     half = range(instance.stages)
-    return (
-        instance.is_simple
-        and instance.stages > 1
-        and instance.stage_of == (*half, *reversed(half))
-        and instance.alike
-        and instance.overlapped_ticks is None
-        and instance.objective is not Objective.PERIOD
-        and instance.memory_cap is not None
-        and not instance.may_fuse
-        and instance.backward_ticks is not None
-        and None not in instance.backward_ticks
-        and all(policies(instance, v) == (ActivationPolicy.KEEP,) for v in range(instance.virtual_stages))
-    )
+    is_v = instance.stage_of == (*half, *reversed(half))
+    return is_v and all(instance.has_b(v) for v in range(instance.virtual_stages))
 
 
 def can_be_full(instance: Instance, stage: int) -> bool:

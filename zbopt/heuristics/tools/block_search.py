@@ -1,4 +1,4 @@
-"""The search for the building block that suits an instance: what the adaptive schedules of V and round robin share."""
+"""The search for the building block that suits an instance, which the adaptive V and round-robin schedules share."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from zbopt.graph import Key, TaskGraph, expand
+from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics.list_schedule import list_orders
-from zbopt.heuristics.tools.building_block import ROUNDS, Block, Packed
+from zbopt.heuristics.tools.building_block import Block, Packed
 from zbopt.heuristics.tools.pack import packed_order
 from zbopt.heuristics.tools.patience import OutOfTimeError, check, is_best
 from zbopt.problem.instance import Instance
 
 _MOST_OPS = 150_000
-"""Ops to pack over all blocks: about a second."""
+"""Ops to pack over all blocks: about a second. Not measured in bench/."""
 _LIST_OPS = 30_000
-"""Ops to simulate for a list schedule; the heuristic of that name looks for longer."""
+"""Ops to simulate for a list schedule to begin from; the heuristic ``list`` simulates more."""
 _LEAST_BLOCKS, _MOST_BLOCKS = 12, 64
-"""Blocks to try on a large and on a small instance."""
+"""Blocks to try on a large and on a small instance. Not measured in bench/."""
 
 
 def best_packed(instance: Instance, candidates: Iterator[Packed]) -> Packed:
-    """The best of the candidates until one meets the bound or time is over; the first one always is waited for.
+    """Return the best of the candidates until one meets the bound or time is over; the first is always waited for.
 
     Raises:
         OutOfTimeError: Time was over before the first.
@@ -38,7 +38,7 @@ def best_packed(instance: Instance, candidates: Iterator[Packed]) -> Packed:
 
 
 def packed_list(name: str, instance: Instance) -> Packed:
-    """A list schedule, for the heuristic ``name``, packed from both ends.
+    """Pack a list schedule, for the heuristic ``name``, from both ends.
 
     Raises:
         CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
@@ -46,26 +46,25 @@ def packed_list(name: str, instance: Instance) -> Packed:
     orders = list_orders(name, instance, _LIST_OPS)
     check()
     graph = expand(instance)
-    rows = [[graph.index[Key(*step)] for step in row] for row in orders]
     check()
-    return packed_order(graph, rows, ROUNDS)
+    return packed_order(graph, orders)
 
 
 def short_step(instance: Instance) -> TaskGraph:
-    """The tasks of a step of few microbatches, on which blocks are tried."""
+    """Return the task graph of a step of few microbatches, on which blocks are tried."""
     return expand(instance.model_copy(update={"microbatches": min(instance.microbatches, 2 * instance.stages + 4)}))
 
 
 def best_blocks(
-    graph: TaskGraph, first: Sequence[Block], packed: Callable[[Block], Iterable[Packed]], kept: int
+    graph: TaskGraph, first: Sequence[Block], packed: Callable[[Block], Iterable[Packed]], count: int
 ) -> list[Block]:
-    """The best ``kept`` blocks on a short step, the best first: of ``first`` and of those near the best of them.
+    """Return the best ``count`` blocks on a short step, of ``first`` and of those near the best of them, best first.
 
     Args:
         graph: The tasks of the short step; on a large one only some blocks are tried.
         first: Where to begin, the most promising first.
-        packed: The schedules of a block on that step, none where it does not fit.
-        kept: How many.
+        packed: Return the schedules of a block on that step, none where it does not fit.
+        count: Blocks to return.
     """
     evaluations = max(_LEAST_BLOCKS, min(_MOST_BLOCKS, _MOST_OPS // (4 * len(graph.tasks))))
     values: dict[Block, float] = {}
@@ -81,21 +80,21 @@ def best_blocks(
         if value(better) >= value(best):
             break
         best = better
-    return sorted((block for block in values if values[block] < float("inf")), key=values.__getitem__)[:kept]
+    return sorted((block for block in values if values[block] < float("inf")), key=values.__getitem__)[:count]
 
 
 def _neighbours(block: Block) -> Iterator[Block]:
-    """Blocks that differ in one number."""
+    """Yield the blocks that differ from ``block`` in one number."""
     for leg in range(len(block.slopes)):
         for step in (0.5, -0.5):
             slope = block.slopes[leg] + step
             if slope >= 0:
                 yield replace(block, slopes=(*block.slopes[:leg], slope, *block.slopes[leg + 1 :]))
-    for turn in range(len(block.rests)):
+    for leg in range(len(block.rests)):
         for step in (1.0, -1.0):
-            rest = block.rests[turn] + step
+            rest = block.rests[leg] + step
             if rest >= 0:
-                yield replace(block, rests=(*block.rests[:turn], rest, *block.rests[turn + 1 :]))
+                yield replace(block, rests=(*block.rests[:leg], rest, *block.rests[leg + 1 :]))
     for weight in (0.0, 0.5, 1.0):
         yield replace(block, weight=weight)
     for factor in (0.9, 1.1):

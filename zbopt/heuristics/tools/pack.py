@@ -1,7 +1,7 @@
 """Serial packing: each op in turn goes to the earliest place on its stage where time, inputs and memory let it run.
 
 Unlike an order, which says what follows what, a packing may put an op into a gap that earlier ones have left. Done
-from both ends in turn (``justify``) it never makes a schedule longer, and mostly makes it shorter: the
+from both ends in turn (``Packing.justified``) it never makes a schedule longer, and mostly makes it shorter: the
 forward-backward improvement of project scheduling (Li and Willis 1992, Tormos and Lova 2001), here with memory that
 is held from one op to another. It reads only the task graph, and so works on every placement and route.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zbopt.graph import TaskGraph
+from zbopt.graph import Key, TaskGraph
 from zbopt.heuristics.tools.build import OrderedOp
 from zbopt.heuristics.tools.patience import check, is_over
 from zbopt.problem.instance import Objective
@@ -22,26 +22,35 @@ from zbopt.timing import earliest_starts
 Starts = dict[int, int]
 """Start of each task that runs, in ticks."""
 
+ROUNDS = 8
+"""Packings from both ends of an order that is returned; most stop changing after three. Not measured in bench/."""
+
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """What packing needs to know of the tasks, seen from the start of the step or, mirrored, from its end.
+class Direction:
+    """Hold what packing reads of the tasks, seen from the start of the step or, mirrored, from its end.
 
-    All lists are by task. ``inputs`` are (task, ticks from its start to the earliest start of this one); ``takes`` and
-    ``gives`` are the memory units that the stage loses at a task's start and gets back at its end; ``frees`` are those
-    of the tasks waiting for this one alone that nothing waits for and that release memory.
+    All lists are by task.
+
+    Attributes:
+        duration: Ticks that the task takes.
+        stage: Stage that it runs on.
+        inputs: (task, ticks from its start to the earliest start of this one).
+        taken: Memory units that the stage loses at its start.
+        released: Memory units that the stage gets back at its end.
+        releasing: Tasks that wait for this one alone, that release memory, and that no task waits for.
     """
 
     duration: list[int]
     stage: list[int]
     inputs: list[list[tuple[int, int]]]
-    takes: list[int]
-    gives: list[int]
-    frees: list[list[int]]
+    taken: list[int]
+    released: list[int]
+    releasing: list[list[int]]
 
 
 class Packing:
-    """The tasks of one schedule of a graph, ready to be packed from either end.
+    """Pack the tasks of one schedule of a graph from either end.
 
     Args:
         graph: The task graph.
@@ -52,17 +61,17 @@ class Packing:
     def __init__(self, graph: TaskGraph, order: Sequence[int]) -> None:
         self.graph, self.order = graph, list(order)
         runs = set(self.order)
-        taken, given = self._memory(runs)
+        taken, released = self._memory(runs)
         duration = [task.duration_ticks for task in graph.tasks]
         inputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
         outputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
-        for before, after, lag in self._waits(runs):
-            inputs[after].append((before, duration[before] + lag))
-            outputs[before].append((after, duration[after] + lag))
-        frees: list[list[int]] = [[] for _ in graph.tasks]
         for i in self.order:
-            if given[i] and not outputs[i] and len(inputs[i]) == 1:
-                frees[inputs[i][0][0]].append(i)
+            inputs[i] = [(before, duration[before] + lag) for before, lag in graph.predecessors[i] if before in runs]
+            outputs[i] = [(after, duration[after] + lag) for after, lag in graph.successors[i] if after in runs]
+        releasing: list[list[int]] = [[] for _ in graph.tasks]
+        for i in self.order:
+            if released[i] and not outputs[i] and len(inputs[i]) == 1:
+                releasing[inputs[i][0][0]].append(i)
         previous: dict[object, int] = {}
         for i in self.order:
             key = graph.tasks[i].kind, graph.tasks[i].virtual_stage
@@ -71,54 +80,43 @@ class Packing:
                 outputs[previous[key]].append((i, duration[i]))
             previous[key] = i
         stage = [task.stage for task in graph.tasks]
-        self.ahead = Side(duration, stage, inputs, taken, given, frees)
-        self.back = Side(duration, stage, outputs, given, taken, [[]] * len(graph.tasks))
+        self.from_start = Direction(duration, stage, inputs, taken, released, releasing)
+        self.from_end = Direction(duration, stage, outputs, released, taken, [[]] * len(graph.tasks))
         self.caps = graph.caps or (sum(taken) + 1,) * graph.instance.stages
         self.offsets = self._offsets()
 
-    def _waits(self, runs: Container[int]) -> Iterator[tuple[int, int, int]]:
-        for edge in self.graph.precedences:
-            if edge.before in runs and edge.after in runs:
-                yield edge.before, edge.after, edge.lag_ticks
-
     def _memory(self, runs: Container[int]) -> tuple[list[int], list[int]]:
-        """Memory that each task takes at its start, and that it gives back at its end."""
+        """Return the memory that each task takes at its start, and that it releases at its end."""
         options = self.graph.taken(runs)
-        taken, given = [0] * len(self.graph.tasks), [0] * len(self.graph.tasks)
-        for held in self.graph.residences:
-            there = held.when is None or options[held.when[0]] == held.when[1]
-            if there and held.first in runs and held.last in runs:
-                taken[held.first] += held.amount
-                given[held.last] += held.amount
-        return taken, given
+        taken, released = [0] * len(self.graph.tasks), [0] * len(self.graph.tasks)
+        for residence in self.graph.residences:
+            exists = residence.when is None or options[residence.when[0]] == residence.when[1]
+            if exists and residence.first in runs and residence.last in runs:
+                taken[residence.first] += residence.amount
+                released[residence.last] += residence.amount
+        return taken, released
 
     def _offsets(self) -> list[int]:
-        """By stage, when its clock starts: with all others, or for the largest span with its first possible start."""
+        """Return by stage when its clock starts: at 0, or for the largest span at the first possible start of an op."""
         offsets = [0] * self.graph.instance.stages
         if self.graph.instance.objective is not Objective.MAX_STAGE_SPAN:
             return offsets
         heads: Starts = {}
         seen: set[int] = set()
         for i in self.order:
-            heads[i] = max((heads[before] + wait for before, wait in self.ahead.inputs[i]), default=0)
-            if self.ahead.stage[i] not in seen:
-                seen.add(self.ahead.stage[i])
-                offsets[self.ahead.stage[i]] = heads[i]
+            heads[i] = max((heads[before] + wait for before, wait in self.from_start.inputs[i]), default=0)
+            if self.from_start.stage[i] not in seen:
+                seen.add(self.from_start.stage[i])
+                offsets[self.from_start.stage[i]] = heads[i]
         return offsets
 
-    def steps(self, starts: Mapping[int, int]) -> list[list[OrderedOp]]:
-        """For each stage, its ops in the order of ``starts``."""
-        rows: list[list[OrderedOp]] = [[] for _ in self.caps]
-        for i in sorted(starts, key=lambda i: (starts[i], self.ahead.duration[i], i)):
-            task = self.graph.tasks[i]
-            assert task.virtual_stage is not None
-            assert task.microbatch is not None
-            rows[task.stage].append((task.kind, task.virtual_stage, task.microbatch))
-        return rows
+    def orders(self, starts: Mapping[int, int]) -> list[list[OrderedOp]]:
+        """Return for each stage its ops in the order of ``starts``."""
+        return ops_by_stage(self.graph, sorted(starts, key=lambda i: (starts[i], self.from_start.duration[i], i)))
 
     def value(self, starts: Mapping[int, int]) -> int:
-        """Largest over the stages of its last end by its own clock."""
-        duration, stage = self.ahead.duration, self.ahead.stage
+        """Return the last end of a stage by its own clock, the largest of all stages."""
+        duration, stage = self.from_start.duration, self.from_start.stage
         return max(start + duration[i] - self.offsets[stage[i]] for i, start in starts.items())
 
     def forward(self, order: Iterable[int]) -> Starts | None:
@@ -130,19 +128,19 @@ class Packing:
             OutOfTimeError: The limit of the context was reached before it began.
         """
         check()
-        return self._again(order)
+        return self._packed(order)
 
-    def _again(self, order: Iterable[int]) -> Starts | None:
-        return _pack(self.ahead, self.caps, order, [0] * len(self.caps))
+    def _packed(self, order: Iterable[int]) -> Starts | None:
+        return _pack(self.from_start, self.caps, order, [0] * len(self.caps))
 
     def justified(self, starts: Starts, rounds: int) -> Starts:
-        """The best found by packing ``starts`` from the end, then from the start again, ``rounds`` times at most."""
+        """Pack ``starts`` from the end, then from the start again, ``rounds`` times at most, and return the best."""
         best, value = starts, self.value(starts)
         for _ in range(rounds):
             if is_over():
                 break
-            later = self._from_end(best, value)
-            sooner = later and self._again(sorted(later, key=lambda i: (later[i], self.ahead.duration[i], i)))
+            later = self._packed_from_end(best, value)
+            sooner = later and self._packed(sorted(later, key=lambda i: (later[i], self.from_start.duration[i], i)))
             if not sooner:
                 break
             found = self.value(sooner)
@@ -151,17 +149,20 @@ class Packing:
             best, value = sooner, found
         return best
 
-    def _from_end(self, starts: Starts, value: int) -> Starts | None:
-        """Pack towards each stage's last end at ``value`` by its own clock, the ops that end last first."""
-        duration = self.ahead.duration
+    def _packed_from_end(self, starts: Starts, value: int) -> Starts | None:
+        """Pack towards each stage's last end at ``value`` by its own clock, the ops that end last first.
+
+        ``None``: memory never has room for an op.
+        """
+        duration = self.from_start.duration
         latest = max(self.offsets) + value
         order = sorted(starts, key=lambda i: (-starts[i] - duration[i], -starts[i], -i))
-        mirrored = _pack(self.back, self.caps, order, [latest - value - offset for offset in self.offsets])
+        mirrored = _pack(self.from_end, self.caps, order, [latest - value - offset for offset in self.offsets])
         return mirrored and {i: latest - start - duration[i] for i, start in mirrored.items()}
 
 
-class _Line:
-    """One stage: its busy intervals, and its changes of memory in order of time."""
+class _Timeline:
+    """Hold the busy intervals of one stage, and its changes of memory in order of time."""
 
     __slots__ = ("changes", "ends", "level", "starts", "times")
 
@@ -173,7 +174,7 @@ class _Line:
         self.level = 0
 
     def place(self, ready: int, ticks: int) -> int:
-        """Occupy the earliest ``ticks`` free from ``ready`` on; their start."""
+        """Occupy the earliest ``ticks`` that are free from ``ready`` on, and return their start."""
         starts, ends = self.starts, self.ends
         if not ends or ends[-1] <= ready:
             starts.append(ready)
@@ -188,7 +189,7 @@ class _Line:
         return ready
 
     def room_from(self, most: int, ready: int) -> int | None:
-        """Earliest time from ``ready`` on after which at most ``most`` is held for good; ``None`` if never."""
+        """Return the earliest time from ``ready`` on after which at most ``most`` is held for good; ``None``: never."""
         level, times, changes = self.level, self.times, self.changes
         if level > most:
             return None
@@ -213,57 +214,73 @@ class _Line:
         self.changes.insert(position, amount)
 
 
-def packed_order(graph: TaskGraph, rows: Sequence[Sequence[int]], rounds: int) -> tuple[Packing, Starts]:
-    """An order of the tasks of each stage, packed from both ends ``rounds`` times at most."""
-    earliest = earliest_starts(graph, rows)
+def ops_by_stage(graph: TaskGraph, tasks: Iterable[int]) -> list[list[OrderedOp]]:
+    """Return for each stage its ops of microbatches in the order of ``tasks``."""
+    orders: list[list[OrderedOp]] = [[] for _ in range(graph.instance.stages)]
+    for i in tasks:
+        task = graph.tasks[i]
+        assert task.virtual_stage is not None
+        assert task.microbatch is not None
+        orders[task.stage].append((task.kind, task.virtual_stage, task.microbatch))
+    return orders
+
+
+def packed_order(
+    graph: TaskGraph, orders: Sequence[Sequence[OrderedOp]], rounds: int = ROUNDS
+) -> tuple[Packing, Starts]:
+    """Pack an order of the ops of each stage, which fits the cap, from both ends ``rounds`` times at most."""
+    earliest = earliest_starts(graph, [[graph.index[Key(*op)] for op in order] for order in orders])
     packing = Packing(graph, sorted(earliest, key=lambda i: (earliest[i], graph.tasks[i].duration_ticks, i)))
     return packing, packing.justified(earliest, rounds)
 
 
-def _pack(side: Side, caps: Sequence[int], order: Iterable[int], release: Sequence[int]) -> Starts | None:
-    """Starts of ``order`` put down one after another, each as early as it may; ``None`` where memory has no room."""
-    table = _Table(side, caps, release)
-    starts, takes = table.starts, side.takes
+def _pack(direction: Direction, caps: Sequence[int], order: Iterable[int], release: Sequence[int]) -> Starts | None:
+    """Put down ``order`` task by task, each as early as it may start; ``None`` where memory has no room."""
+    schedule = _PartialSchedule(direction, caps, release)
+    starts, taken = schedule.starts, direction.taken
     for i in order:
         if i in starts:
             continue
-        ready = table.ready_at(i)
-        room = table.room_for(i, ready) if takes[i] else ready
+        ready = schedule.ready_at(i)
+        room = schedule.room_for(i, ready) if taken[i] else ready
         if room is None:
             return None
-        table.put(i, room)
+        schedule.put(i, room)
     return starts
 
 
-class _Table:
-    """What is put down so far.
+class _PartialSchedule:
+    """Hold the tasks that are put down so far.
 
     Args:
-        side: The tasks, from the end that packing begins at.
+        direction: The tasks, from the end that packing begins at.
         caps: By stage, the memory units that it has.
         release: By stage, when its clock starts.
     """
 
-    __slots__ = ("caps", "lines", "release", "side", "starts", "waiting")
+    __slots__ = ("caps", "direction", "release", "starts", "timelines", "waiting")
 
-    def __init__(self, side: Side, caps: Sequence[int], release: Sequence[int]) -> None:
-        self.side, self.caps, self.release = side, caps, release
-        self.lines = [_Line() for _ in caps]
+    def __init__(self, direction: Direction, caps: Sequence[int], release: Sequence[int]) -> None:
+        self.direction, self.caps, self.release = direction, caps, release
+        self.timelines = [_Timeline() for _ in caps]
         self.waiting: list[list[tuple[int, int]]] = [[] for _ in caps]
         self.starts: Starts = {}
 
     def ready_at(self, i: int) -> int:
-        """When the inputs of ``i`` are there."""
-        starts, ready = self.starts, self.release[self.side.stage[i]]
-        for before, wait in self.side.inputs[i]:
+        """Return when the inputs of ``i`` are there."""
+        starts, ready = self.starts, self.release[self.direction.stage[i]]
+        for before, wait in self.direction.inputs[i]:
             if (arrival := starts[before] + wait) > ready:
                 ready = arrival
         return ready
 
     def room_for(self, i: int, ready: int) -> int | None:
-        """When memory has room for ``i`` for good; ops that nothing waits for go first where it is short."""
-        stage = self.side.stage[i]
-        line, queue, most = self.lines[stage], self.waiting[stage], self.caps[stage] - self.side.takes[i]
+        """Return when memory has room for ``i`` for good; ``None``: never.
+
+        Where it is short, ops that nothing waits for go first.
+        """
+        stage = self.direction.stage[i]
+        line, queue, most = self.timelines[stage], self.waiting[stage], self.caps[stage] - self.direction.taken[i]
         room = line.room_from(most, ready)
         while queue and (room is None or room > ready):
             _, last = heapq.heappop(queue)
@@ -274,12 +291,12 @@ class _Table:
 
     def put(self, i: int, ready: int) -> None:
         """Put ``i`` into the first gap from ``ready`` on."""
-        side = self.side
-        line, ticks = self.lines[side.stage[i]], side.duration[i]
+        direction = self.direction
+        line, ticks = self.timelines[direction.stage[i]], direction.duration[i]
         self.starts[i] = start = line.place(ready, ticks)
-        if side.takes[i]:
-            line.change(start, side.takes[i])
-        if side.gives[i]:
-            line.change(start + ticks, -side.gives[i])
-        for last in side.frees[i]:
-            heapq.heappush(self.waiting[side.stage[last]], (start, last))
+        if direction.taken[i]:
+            line.change(start, direction.taken[i])
+        if direction.released[i]:
+            line.change(start + ticks, -direction.released[i])
+        for last in direction.releasing[i]:
+            heapq.heappush(self.waiting[direction.stage[last]], (start, last))
