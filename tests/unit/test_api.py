@@ -1,6 +1,7 @@
 """The public API: what it builds, changes, measures, compares, draws and exchanges, and what it refuses."""
 
 import doctest
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import zbopt
 from zbopt.analysis.metrics import figures
 from zbopt.costs.amounts import parse_amounts
 from zbopt.heuristics import HEURISTICS
+from zbopt.problem.facts import flags_by_field
 from zbopt.problem.instance import COMPUTE
 
 DOCUMENTED = ("api.comparison", "api.figures", "api.files", "api.instances", "api.pictures", "problem.checked_model")
@@ -69,6 +71,14 @@ def test_examples_in_docstrings(module: str, tmp_path: Path, monkeypatch: pytest
 
 
 # Building
+
+
+def test_every_flag_is_an_argument() -> None:
+    """``zbopt.instance`` takes what the command line takes, under the flag's name but for two that it writes out."""
+    arguments = set(inspect.signature(zbopt.instance).parameters)
+    written_out = {"micro": "microbatches", "mem_limit": "memory_cap"}
+    flags = {flag.parameter for flag in flags_by_field(zbopt.Instance).values()}
+    assert {written_out.get(flag, flag) for flag in flags} <= arguments
 
 
 def test_scalars_lists_and_arrays_build_the_same() -> None:

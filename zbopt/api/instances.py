@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from zbopt.costs.amounts import Amount, parse_amounts
 from zbopt.costs.cutting import Candidate, cut_fields, finest, require_cuttable
-from zbopt.costs.times import NO_TIME, Times, parse_times, tick_ns
+from zbopt.costs.times import NO_TIME, parse_times, tick_ns
+from zbopt.problem.facts import Axis, Unit, facts_by_field, flags_by_field
 from zbopt.problem.instance import (
     Barrier,
     Communication,
@@ -33,26 +34,6 @@ AmountList = Amount | Sequence[Amount]
 """One amount for every stage (or virtual stage), or a list of them."""
 Policy = Drop | Literal["never", "always", "choose"]
 """What becomes of an activation between its F and its backward."""
-
-_SINGLE_TIMES = ("comm", "node_comm", "loss", "barrier_time")
-_FIELD_OF_TIME = {
-    "forward": "forward_ticks",
-    "backward": "backward_ticks",
-    "weight": "weight_ticks",
-    "fused_backward": "fused_backward_ticks",
-    "overlapped": "overlapped_ticks",
-    "comm": "comm_ticks",
-    "node_comm": "node_comm_ticks",
-    "recompute_time": "recompute_ticks",
-    "offload_time": "offload_ticks",
-    "reload_time": "reload_ticks",
-    "loss": "loss_ticks",
-    "reduction": "reduction_ticks",
-    "input_ready": "input_ready_ticks",
-    "barrier_time": "barrier_ticks",
-    "optimizer": "optimizer_ticks",
-}
-"""The field of an instance that each time sets."""
 
 
 def instance(
@@ -187,71 +168,60 @@ def instance(
         >>> step.tick, step.backward_ticks
         ('100us', (180, 180, 180, 210))
     """
-    times: dict[str, object] = {
-        "forward": forward,
-        "backward": backward,
-        "weight": weight,
-        "fused_backward": fused_backward,
-        "overlapped": overlapped,
-        "comm": comm,
-        "node_comm": node_comm,
-        "recompute_time": recompute_time,
-        "offload_time": offload_time,
-        "reload_time": reload_time,
-        "loss": loss or None,
-        "reduction": reduction,
-        "input_ready": input_ready,
-        "barrier_time": barrier_time or None,
-        "optimizer": optimizer,
-    }
     if fused_backward is None:
-        times["backward"] = 1 if backward is None else backward
-        times["weight"] = 1 if weight is None else weight
-    memory: dict[str, object] = {
+        backward = 1 if backward is None else backward
+        weight = 1 if weight is None else weight
+    given: dict[str, object] = {
+        "stages": stages,
+        "microbatches": microbatches,
+        "forward_ticks": forward,
+        "backward_ticks": backward,
+        "weight_ticks": weight,
+        "fused_backward_ticks": fused_backward,
+        "overlapped_ticks": overlapped,
+        "comm_ticks": comm,
         "memory_cap": memory_cap,
         "activation": activation,
+        "weight_share": weight_share,
+        "objective": objective,
+        "barrier": barrier,
+        "optimizer_ticks": optimizer,
+        "name": name,
         "gradient_state": gradient_state,
         "boundary": boundary,
+        "receive_buffers": receive_buffers,
         "parameters": parameters,
         "gradients": gradients,
         "optimizer_state": optimizer_state,
         "workspace": workspace,
         "reserve": reserve,
+        "recompute": recompute,
+        "recompute_ticks": recompute_time,
         "checkpoint": checkpoint,
+        "offload": offload,
+        "offload_ticks": offload_time,
+        "reload_ticks": reload_time,
         "offload_rest": offload_rest,
-    }
-    others: dict[str, object] = {
-        "stages": stages,
-        "microbatches": microbatches,
-        "name": name,
-        "objective": objective,
-        "barrier": barrier,
-        "weight_share": None if weight_share is None else _one_or_list(weight_share),
-        "receive_buffers": receive_buffers,
-        "recompute": None if recompute is None else _one_or_list(recompute),
-        "offload": None if offload is None else _one_or_list(offload),
-        "host_link": None if host_link is None else _one_or_list(host_link),
+        "host_link": host_link,
         "communication": communication,
         "transfer_occupies": transfer_occupies,
-        "bandwidth": None if bandwidth is None else _plain(bandwidth),
+        "bandwidth": bandwidth,
         "stages_per_node": stages_per_node,
-        "node_bandwidth": None if node_bandwidth is None else _plain(node_bandwidth),
+        "node_comm_ticks": node_comm,
+        "node_bandwidth": node_bandwidth,
+        "loss_ticks": loss,
+        "input_ready_ticks": input_ready,
+        "reduction_ticks": reduction,
         "reduction_occupies": reduction_occupies,
+        "barrier_ticks": barrier_time,
         "iterations": iterations,
     }
-    texts = {field: _time_text(field, value) for field, value in times.items() if value is not None}
-    fields = {field: value for field, value in others.items() if value is not None} | _memory_fields(
-        memory, memory_unit
-    )
-    if times_of == "virtual_stage":
-        return Instance.model_validate(
-            fields
-            | _time_fields(parse_times(texts, tick))
-            | _placement_fields(stages, microbatches, placement, virtual)
-        )
-    if times_of != "stage":
+    if times_of not in ("virtual_stage", "stage"):
         raise ValueError(f"times_of = {times_of!r}: give virtual_stage or stage")
-    return _cut(fields, texts, tick, placement, virtual)
+    fields = _fields(given, tick, memory_unit)
+    if times_of == "stage":
+        return _cut(fields, placement, virtual, tick_is_given=tick is not None)
+    return Instance.model_validate(fields | _placement_fields(stages, microbatches, placement, virtual))
 
 
 def placements(instance: Instance, *, virtual: int = 2) -> dict[str, Instance]:
@@ -286,22 +256,17 @@ def placements(instance: Instance, *, virtual: int = 2) -> dict[str, Instance]:
 
 
 def _cut(
-    fields: dict[str, Any],
-    texts: Mapping[str, str],
-    tick: str | None,
-    placement: str | Sequence[int],
-    virtual: int | None,
+    fields: dict[str, object], placement: str | Sequence[int], virtual: int | None, *, tick_is_given: bool
 ) -> Instance:
     """Return the instance whose times and amounts are given of whole stages."""
     if not isinstance(placement, str):
-        raise ValueError(
-            'times_of = "stage" beside a list of stages: give a named placement, or times of virtual stages'
-        )
-    whole = Instance.model_validate(fields | _time_fields(parse_times(texts, tick)))
+        raise ValueError('times_of = "stage" beside a list of stages: give the name of a placement')
+    whole = Instance.model_validate(fields)
     require_cuttable(whole, 'times_of="stage"')
     slices = len(_stage_of(placement, whole.stages, virtual)) // whole.stages if placement != "bidirectional" else 1
-    cut = _cut_as(whole, placement, slices, 1 if tick is not None or whole.tick == "unit" else _finer(whole, slices))
-    if whole.tick == "unit" and cut.rounding_ticks:
+    has_length = whole.tick != "unit"
+    cut = _cut_as(whole, placement, slices, _finer(whole, slices) if has_length and not tick_is_given else 1)
+    if cut.rounding_ticks and not has_length:
         raise ValueError(
             f"times of a stage do not divide into {slices} slices of whole ticks; give times with a unit (3ms), or "
             f"multiples of {slices}"
@@ -361,24 +326,35 @@ def _stage_of(placement: str, stages: int, virtual: int | None) -> tuple[int, ..
     return placement_of("linear" if virtual == 1 else placement, stages, virtual)
 
 
-def _time_fields(times: Times) -> dict[str, object]:
-    """Return the fields of times, in ticks."""
+def _fields(given: Mapping[str, object], tick: str | None, memory_unit: str | None) -> dict[str, object]:
+    """Return the fields of an instance: times in ticks, memory in one unit, arrays as tuples; ``None`` is left out."""
+    listed = {name: _listed(value) for name, value in given.items() if value is not None}
+    facts = dict(facts_by_field(Instance))
+    times = {name: values for name, values in listed.items() if facts[name].unit is Unit.TICKS}
+    memory = {name: values for name, values in listed.items() if facts[name].unit is Unit.MEMORY}
+    fields = {name: _plain_values(value) for name, value in given.items() if value is not None}
+    return fields | _time_fields(times, tick) | _memory_fields(memory, memory_unit)
+
+
+def _time_fields(given: Mapping[str, tuple[Any, ...]], tick: str | None) -> dict[str, object]:
+    """Return the fields of times, in ticks, and what a tick is."""
+    argument_of = {name: flag.parameter for name, flag in flags_by_field(Instance).items()}
+    texts = {argument_of[name]: _times_text(argument_of[name], values) for name, values in given.items()}
+    times = parse_times(texts, tick)
     fields: dict[str, object] = {"tick": times.tick, "rounding_ticks": times.rounding_ticks}
-    for name, ticks in times.ticks.items():
-        if name in _SINGLE_TIMES:
-            if len(ticks) != 1:
-                raise ValueError(f"{name}: {len(ticks)} times; give one")
-            fields[_FIELD_OF_TIME[name]] = ticks[0]
-        else:
-            one_for_all = len(ticks) == 1 and ticks[0] is not None and name != "input_ready"
-            fields[_FIELD_OF_TIME[name]] = ticks[0] if one_for_all else ticks
+    for name, facts in facts_by_field(Instance):
+        if name in given:
+            ticks = times.ticks[argument_of[name]]
+            if facts.axis is Axis.NONE and len(ticks) != 1:
+                raise ValueError(f"{argument_of[name]}: {len(ticks)} times; give one")
+            is_single = facts.axis is Axis.NONE or (facts.spreads and len(ticks) == 1 and ticks[0] is not None)
+            fields[name] = ticks[0] if is_single else ticks
     return fields
 
 
-def _memory_fields(given: Mapping[str, object], memory_unit: str | None) -> dict[str, object]:
+def _memory_fields(given: Mapping[str, tuple[Any, ...]], memory_unit: str | None) -> dict[str, object]:
     """Return the fields of memory, in one unit."""
-    lists = {field: _listed(value) for field, value in given.items() if value is not None}
-    parsed = parse_amounts(lists, memory_unit)
+    parsed = parse_amounts(given, memory_unit)
     fields: dict[str, object] = {f: values[0] if len(values) == 1 else values for f, values in parsed.amounts.items()}
     if parsed.unit is not None and "activation" not in fields:
         raise ValueError("activation is missing beside amounts with a unit; give the memory of one activation too")
@@ -386,34 +362,32 @@ def _memory_fields(given: Mapping[str, object], memory_unit: str | None) -> dict
     return fields if unit is None else fields | {"memory_unit": unit}
 
 
-def _time_text(field: str, value: object) -> str:
+def _times_text(argument: str, values: tuple[Any, ...]) -> str:
     """Return times as ``parse_times`` reads them: a comma list."""
-    items = _listed(value)
-    if not items:
-        raise ValueError(f"{field}: an empty list; give a time, or one for each")
-    return ",".join(_one_time(field, item) for item in items)
+    if not values:
+        raise ValueError(f"{argument}: an empty list; give a time, or one for each")
+    return ",".join(_one_time(argument, value) for value in values)
 
 
-def _one_time(field: str, item: object) -> str:
-    if item is None:
+def _one_time(argument: str, value: object) -> str:
+    if value is None:
         return NO_TIME
-    if isinstance(item, str) and "," not in item:
-        return item
-    if isinstance(item, Integral) and not isinstance(item, bool):
-        return str(int(item))
-    if isinstance(item, Real) and not isinstance(item, (bool, Rational)):
-        return format(Decimal(repr(float(item))), "f").removesuffix(".0")
-    raise ValueError(f"{field} = {item!r}: not a time; give whole ticks (3), or a text with a unit ('18.5ms')")
+    if isinstance(value, str) and "," not in value:
+        return value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, Real) and not isinstance(value, (bool, Rational)):
+        return format(Decimal(repr(float(value))), "f").removesuffix(".0")
+    raise ValueError(f"{argument} = {value!r}: not a time; give whole ticks (3), or a text with a unit ('18.5ms')")
 
 
-def _one_or_list(value: object) -> object:
-    """Return a single value as it is, and any list as a tuple."""
-    values = _listed(value)
-    return values[0] if not _is_list(value) else values
+def _plain_values(value: object) -> object:
+    """Return a single value as plain Python, and any list as a tuple of them."""
+    return _listed(value) if _is_list(value) else _plain(value)
 
 
 def _listed(value: object) -> tuple[Any, ...]:
-    """Return the values of a list, of an array or of a table's column, or of a single value alone, as plain Python."""
+    """Return the values of a list, an array or a column of a table, or of a single value alone, as plain Python."""
     if _is_list(value):
         assert isinstance(value, Iterable)
         return tuple(_plain(item) for item in value)

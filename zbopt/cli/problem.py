@@ -14,7 +14,7 @@ from zbopt.costs.cutting import Candidate, cut_fields, finest, require_cuttable
 from zbopt.costs.runtimes import run_by
 from zbopt.costs.times import Times, parse_times, tick_name, tick_ns
 from zbopt.problem.facts import flags_by_field
-from zbopt.problem.instance import Barrier, Instance
+from zbopt.problem.instance import Barrier, Instance, read_instance
 from zbopt.problem.routes import bidirectional
 from zbopt.reports.words import value_text
 
@@ -113,7 +113,7 @@ def _from_file(flags: ProblemFlags) -> Problem:
     if clash:
         name = "--" + clash[0].replace("_", "-")
         raise ValueError(f"{name} beside {flags.instance}: the file says it; change the file, or leave the file out")
-    old = readInstance.model_validate(flags.instance)
+    old = read_instance(flags.instance)
     changes: dict[str, Any] = fields_of_texts(flags.fields)
     texts = time_texts(flags.fields)
     if texts:
