@@ -12,7 +12,7 @@ from zbopt.cli.check import INVALID, Checked, FileArgument, best_known, read_che
 from zbopt.cli.window import FromFlag, ToFlag, window_of
 from zbopt.problem.documents import require_writable
 from zbopt.reports.figure import save_figure
-from zbopt.reports.web import Entry, web_page
+from zbopt.reports.web import PageEntry, web_page
 
 PictureFlag = Annotated[
     Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it: .svg, .png or .pdf.")
@@ -61,8 +61,8 @@ def report_command(files: FilesArgument, output: PageFlag) -> int:
     return INVALID if broken else 0
 
 
-def _entry(checked: Checked) -> Entry:
+def _entry(checked: Checked) -> PageEntry:
     bound = best_known(checked.schedule) if checked.valid else None
-    return Entry(
+    return PageEntry(
         name=out.shown(str(checked.file)), schedule=checked.schedule, violations=checked.violations, bound=bound
     )
