@@ -337,6 +337,8 @@ def test_schedules_refuse_in_one_line() -> None:
     gpipe = zbopt.heuristics.gpipe(step)
     message = refusal(lambda: zbopt.Schedule(instance=step, provenance=gpipe.provenance, events=[1]))  # type: ignore[list-item]
     assert "events[0]" in message
+    document = gpipe.model_dump(mode="json") | {"instance": {"stages": 2}}
+    assert refusal(lambda: zbopt.Schedule.model_validate(document)).startswith("instance.")
 
 
 # Measuring

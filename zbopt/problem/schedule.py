@@ -12,7 +12,7 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -112,6 +112,18 @@ class Schedule(BaseModel):
     # As for Instance: what a file holds is built by its fields, so that a fault keeps its place.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Build a schedule from a mapping of its fields, as ``CheckedModel`` does.
+
+        Raises:
+            ValueError: One line that names the first wrong field, also inside the instance.
+        """
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
+
     def by_stage(self) -> tuple[tuple[Event, ...], ...]:
         """Ops of each stage's compute in order of start; those on a stage that does not exist are left out."""
         return self._rows(COMPUTE)
@@ -160,8 +172,8 @@ def schedule_from_document(document: object, where: str) -> Schedule:
     """
     try:
         return Schedule.model_validate(document)
-    except ValidationError as error:
-        raise ValueError(f"{where}: {first_error(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def read_schedule(path: Path | str) -> Schedule:
