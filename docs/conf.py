@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: the pages of this folder, and the API reference from the docstrings."""
+"""Settings of Sphinx, which builds the pages of this folder and the API reference from the docstrings."""
 
 from importlib.metadata import version as version_of
 

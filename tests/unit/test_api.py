@@ -482,7 +482,7 @@ def test_pictures_on_given_axes() -> None:
 
 
 def test_pictures_refused(tmp_path: Path) -> None:
-    """What cannot be drawn on one axis, and files that cannot be written."""
+    """Schedules without a common axis are refused, and files that cannot be written."""
     step = zbopt.instance(stages=2, microbatches=2)
     gpipe = zbopt.heuristics.gpipe(step)
     timed = zbopt.heuristics.gpipe(step.replace(tick="1us"))
@@ -511,7 +511,7 @@ def test_a_page_says_what_is_wrong_and_what_is_proved(tmp_path: Path) -> None:
 
 
 def test_write_and_read(tmp_path: Path) -> None:
-    """What is written is read back equal: an instance, a schedule, the schedule of a result."""
+    """An instance, a schedule and the schedule of a result are read back equal to what was written."""
     step = zbopt.instance(stages=2, microbatches=2, forward="1ms", backward="1ms", weight="1ms", memory_cap=2)
     result = zbopt.solve(step)
     zbopt.write(step, tmp_path / "step.json")
@@ -523,7 +523,7 @@ def test_write_and_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["torch-csv", "chrome-trace", "jaxpp", "sail-zb"])
 def test_exported_schedules_come_back(form: str, tmp_path: Path) -> None:
-    """The same ops run in the same order at the same times as before."""
+    """Every op runs at the time that it had before."""
     step = zbopt.instance(stages=2, microbatches=4, forward=2, backward=3, weight=1)
     made = zbopt.heuristics.zb_h1(step)
     text = zbopt.export(made, form, tmp_path / "file")  # type: ignore[arg-type]

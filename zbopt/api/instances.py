@@ -33,7 +33,7 @@ TimeList = Time | Sequence[Time]
 AmountList = Amount | Sequence[Amount]
 """One amount for every stage (or virtual stage), or a list of them."""
 Policy = Drop | Literal["never", "always", "choose"]
-"""What becomes of an activation between its F and its backward."""
+"""A policy of dropping an activation between its F and its backward: never, always, or as the solver chooses."""
 
 
 def instance(
