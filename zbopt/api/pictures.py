@@ -15,7 +15,7 @@ from zbopt.portfolio.result import Result
 from zbopt.problem.bound import Bound
 from zbopt.problem.documents import require_writable
 from zbopt.problem.schedule import Schedule
-from zbopt.reports.figure import draw, figure_of, legend_entries, picture_metadata, picture_settings
+from zbopt.reports.figure import draw, figure_of, legend_entries, picture_settings, require_picture, write_picture
 from zbopt.reports.web import PageEntry, web_page
 from zbopt.validator import validate
 
@@ -82,7 +82,8 @@ def plot(
     """
     named = {name: schedule_of(given) for name, given in by_name(schedules).items()}
     target = None if path is None else _writable(path)
-    metadata = None if target is None else picture_metadata(target)
+    if target is not None:
+        require_picture(target)
     if not 2 <= width_inches <= 50:
         raise ValueError(f"width_inches = {width_inches:g} is out of range; give 2 to 50")
     with picture_settings():
@@ -94,7 +95,7 @@ def plot(
         else:
             figure = _stacked(named, window, width_inches)
         if target is not None:
-            figure.savefig(target, metadata=metadata)
+            write_picture(figure, target)
     return figure
 
 

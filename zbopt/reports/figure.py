@@ -207,23 +207,27 @@ def save_figure(
     Raises:
         ValueError: The suffix is no picture's, the width is out of range, or matplotlib is not installed.
     """
-    metadata = picture_metadata(path)
+    require_picture(path)
     if not 2 <= width_inches <= 50:
         raise ValueError(f"width {width_inches:g} inches is out of range; give 2 to 50")
     with picture_settings():
-        figure_of(schedule, window, width_inches).savefig(path, metadata=metadata)
+        write_picture(figure_of(schedule, window, width_inches), path)
 
 
-def picture_metadata(path: Path) -> dict[str, None]:
-    """Return the metadata of a picture's file by its suffix: without a date, so that equal figures are equal files.
+def require_picture(path: Path) -> None:
+    """Refuse a file whose suffix is no picture's.
 
     Raises:
-        ValueError: The suffix is no picture's.
+        ValueError: It is none of ``SUFFIXES``.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path}: {suffix or 'no suffix'} is no picture's; end the name with {', '.join(SUFFIXES)}")
-    return _NO_DATE[suffix]
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write a figure to ``path``, which ``require_picture`` takes, without a date: equal figures give equal files."""
+    figure.savefig(path, metadata=_NO_DATE[path.suffix.lower()])
 
 
 def picture_settings() -> AbstractContextManager[None]:
