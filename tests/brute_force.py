@@ -43,7 +43,7 @@ class _Op:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Micro:
-    """How far a microbatch is: its class, steps done, virtual stages whose W is open, when its next input is there.
+    """A microbatch's progress: class, steps done, virtual stages whose W is open, when its next input is there.
 
     ``arrival`` is empty where the next step is on the same stage, which is busy until then anyway. ``dropped`` are the
     virtual stages whose activation has to be recomputed.
