@@ -125,7 +125,7 @@ def any_kind(seed: int) -> Instance:
 
 @pytest.mark.parametrize("tag", IN_THE_MODEL)
 def test_no_cut_moves_an_optimum(tag: str) -> None:
-    """Each cut that changes the model leaves the proved optimum as it is without the cut; some instances of each."""
+    """Each cut leaves the proved optimum where it is, on every instance whose model it changes, and it changes some."""
     changed, used = 0, Counter[str]()
     for seed in range(SEEDS[tag]):
         instance = any_kind(seed)
