@@ -65,7 +65,7 @@ def check_one_optimum(instance: Instance, name: str) -> None:
 
 
 def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
-    """Least value that the model without rules gives to ``starts``, moved to begin at 0; ``None``: not a solution."""
+    """Return the model's least value of ``starts``, without cuts and moved to begin at 0; ``None``: no solution."""
     graph = expand(instance)
     first = min(starts.values())
     horizon = max(start - first + graph.tasks[i].duration_ticks for i, start in starts.items())
@@ -104,7 +104,7 @@ def any_instance(random: Random, *, most_stages: int = 3, most_microbatches: int
 
 
 def _fewer_microbatches(instance: Instance, most: int) -> dict[str, object]:
-    """The first ``most`` microbatches, or one a route, with their times."""
+    """Keep the first ``most`` microbatches, or one for each route, with their times."""
     fields: dict[str, object] = {"microbatches": most}
     if instance.routes is not None:
         fields["routes"] = [route.model_copy(update={"microbatches": 1}) for route in instance.routes]
@@ -116,14 +116,14 @@ def _fewer_microbatches(instance: Instance, most: int) -> dict[str, object]:
 
 
 def _placement(random: Random, stages: int, virtual_stages: int) -> list[int]:
-    """Every stage holds a virtual stage, in any order."""
+    """Draw a placement in which every stage holds a virtual stage, in any order."""
     stage_of = [*range(stages), *(random.randrange(stages) for _ in range(virtual_stages - stages))]
     random.shuffle(stage_of)
     return stage_of
 
 
 def with_times(instance: Instance, factor: int) -> Instance:
-    """``instance`` with every time ``factor`` times as long."""
+    """Return ``instance`` with every time ``factor`` times as long."""
     fields = instance.model_dump()
     fields["comm_ticks"] *= factor
     for holder in (fields, *(fields.get("microbatch_times") or ())):

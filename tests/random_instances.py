@@ -7,7 +7,7 @@ from random import Random
 
 from zbopt.analysis.metrics import figures
 from zbopt.graph import TaskGraph, expand
-from zbopt.graph.memory import least_memory, left, policies
+from zbopt.graph.memory import least_memory, policies, resident
 from zbopt.problem.instance import Instance, Kind, placement_of
 from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.timing import schedule_of
@@ -207,7 +207,7 @@ def _least(graph: TaskGraph) -> list[int]:
     """Return, for each choice, the option of least memory: BW, and the way that leaves least of an activation."""
     taken = [1] * len(graph.choices)
     for (v, *_), choice in graph.policy_of.items():
-        amounts = [left(graph.instance, v, way) for way in policies(graph.instance, v)]
+        amounts = [resident(graph.instance, v, way) for way in policies(graph.instance, v)]
         taken[choice] = amounts.index(min(amounts))
     return taken
 

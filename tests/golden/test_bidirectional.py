@@ -104,7 +104,7 @@ def test_without_overlap_they_run_one_after_the_other(name: str) -> None:
     ],
 )
 def test_where_they_are_not_defined(name: str, fields: dict[str, Any], reason: str) -> None:
-    """Each says which rule the instance breaks, and what to take instead."""
+    """Each error says which rule the instance breaks, and what to take instead."""
     with pytest.raises(NotApplicableError, match=reason):
         HEURISTICS[name](Instance.uniform(**({"stages": 4, "microbatches": 8} | fields)))
 

@@ -20,7 +20,7 @@ BLOCKS, BLOCK = 26, 20
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bounds_stay_at_or_below_the_optimum(block: int) -> None:
-    """Closed arguments, and relaxations to every set of stages but all; the optimum is CP-SAT's."""
+    """Closed arguments, and relaxations to every proper set of stages, stay at or below CP-SAT's optimum."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         instance = any_instance(Random(seed))
         best = proved_optimum(instance)

@@ -47,7 +47,7 @@ def _at(event: Event, start: int) -> Event:
 
 
 def _find(schedule: Schedule, like: Event, kind: Kind) -> Event | None:
-    """The event of ``kind`` of the same virtual stage and microbatch."""
+    """Return the event of ``kind`` with the virtual stage and microbatch of ``like``."""
     key = (kind, like.virtual_stage, like.microbatch)
     return next((e for e in schedule.events if (e.kind, e.virtual_stage, e.microbatch) == key), None)
 
@@ -451,7 +451,7 @@ def _instance_and_schedule(seed: int) -> tuple[Instance, Schedule]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedules_are_valid(seed: int) -> None:
-    """Valid by construction, from the task graph, which the validator does not read; the figures agree too."""
+    """They are valid by construction from the task graph, which the validator does not read. The figures agree too."""
     instance, schedule = _instance_and_schedule(seed)
     verdict = validate(instance, schedule)
     known = figures(schedule)
@@ -462,7 +462,7 @@ def test_random_schedules_are_valid(seed: int) -> None:
 
 @pytest.mark.parametrize("damage", CASES, ids=lambda damage: damage.__name__)
 def test_damage_is_named(damage: Damage) -> None:
-    """Each kind of damage on each of 480 random schedules that has something to damage, at least 8 of them."""
+    """Each kind of damage is named on each of 480 random schedules that it can damage, at least 8 of them."""
     expected, allowed = CASES[damage]
     tried, alone = 0, False
     for seed in SEEDS:

@@ -12,7 +12,7 @@ import pytest
 
 from zbopt.cli import app_of, run
 from zbopt.cli.check import best_known
-from zbopt.cli.compare import compare_page, optimum_row
+from zbopt.cli.compare import compare_page, compared_optimum
 from zbopt.cli.problem import Problem
 from zbopt.heuristics import HEURISTICS
 from zbopt.portfolio.result import Result
@@ -349,9 +349,9 @@ def test_compare_calls_optimum_only_what_is_proved(capsys: pytest.CaptureFixture
     result = Result(
         instance=instance, status=Status.FEASIBLE, schedule=made, value=9, bound=Bound(7, "bound:load"), wall_time_s=0.0
     )
-    row = optimum_row(result)
+    row = compared_optimum(result)
     assert (row.schedule, row.name) == ("optimum", "best found")
     page = list(compare_page(Problem(instance), result, [replace(row, schedule="v: optimum"), row]))
     assert any(line.startswith("  v: best found") for line in page)
     assert any(line.startswith("  best found") for line in page)
-    assert "optimum: not proved; in its place stands the best found" in page
+    assert "optimum: not proved; the table has the best found" in page

@@ -38,7 +38,7 @@ def heeds_ctrl_c() -> Iterator[None]:
 
 
 def in_shell(redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The easy solve with a redirection of the shell."""
+    """Run the easy solve with a redirection of the shell."""
     command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *ZBOPT, *EASY, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -71,7 +71,7 @@ def test_closed_stdout_does_not_lose_the_file(tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
     done = in_shell(">&-", "-o", str(path))
     assert done.returncode == 2
-    assert done.stderr == "zbopt: standard output is closed, so the result went nowhere; open it, or use -o\n"
+    assert done.stderr == "zbopt: standard output is closed, so the result was not printed; open it, or use -o\n"
     schedule = read_schedule(path)
     assert validate(schedule.instance, schedule).valid
 
@@ -125,7 +125,7 @@ def test_ctrl_c_keeps_the_best_schedule(number: signal.Signals, tmp_path: Path) 
 
 
 def press() -> None:
-    """Ctrl-C, which a terminal sends as a signal."""
+    """Send Ctrl-C as a terminal does, as a signal."""
     os.kill(os.getpid(), signal.SIGINT)
 
 

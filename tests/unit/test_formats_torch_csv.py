@@ -26,12 +26,12 @@ RECV_ORDER = (
 
 
 def table(*rows: str) -> str:
-    """Rows of cells with blanks between them, as a table."""
+    """Return rows of cells, with blanks between them, as a table."""
     return "".join(",".join(row.split()) + "\n" for row in rows)
 
 
 def _torchtitan() -> str:
-    """The order of torchtitan's tests/assets/custom_schedule.csv (commit b5bcd76): 2 ranks, 4 virtual stages, 8 micros.
+    """Return the order of torchtitan's tests/assets/custom_schedule.csv (b5bcd76): 2 ranks, 4 virtual stages, 8 micros.
 
     All F of both slices, then pairs of microbatches, the later slice first: I and W of each.
     """

@@ -17,7 +17,7 @@ uniform = Instance.uniform
 
 
 def fused(p, m, forward=1, backward=2, **fields):
-    """Linear, never split."""
+    """Return a linear instance whose backward is never split."""
     return uniform(
         stages=p,
         microbatches=m,

@@ -25,7 +25,7 @@ from zbopt.validator import validate
 
 
 def after(questions: int) -> Callable[[], bool]:
-    """A limit that is reached when it has been asked about so many times."""
+    """Return a limit that is reached when it has been asked about so many times."""
     left = iter(range(questions))
     return lambda: next(left, None) is None
 

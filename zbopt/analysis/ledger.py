@@ -1,4 +1,4 @@
-"""Every tensor's life on a stage, read off the events of a schedule, whether it is valid or not."""
+"""The life of every tensor on a stage, read off the events of a schedule, valid or not."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from zbopt.graph.memory import WAY_OF, ActivationPolicy, Part, Tensor, memory_scale, parts, pieces, static_parts
+from zbopt.graph.memory import (
+    POLICY_OF,
+    ActivationPolicy,
+    Allocation,
+    Tensor,
+    allocated_units,
+    allocations,
+    memory_scale,
+    static_allocations,
+)
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """``amount`` of a tensor from ``begin`` to ``end`` in ticks; ``end`` is ``None`` where nothing releases it.
+    """Say that a tensor holds ``amount`` from ``begin`` to ``end`` in ticks; ``end`` is ``None``: nothing releases it.
 
     ``taken_by`` and ``freed_by`` are the ops at whose start and end that is; ``None``: held through the whole step.
     """
@@ -26,13 +35,13 @@ class Life:
     freed_by: Event | None
 
     def is_there(self, time: int) -> bool:
-        """Whether it is live right after tick ``time``."""
+        """Return whether the tensor is live right after tick ``time``."""
         return self.begin <= time and (self.end is None or self.end > time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLedger:
-    """All that one stage holds over time.
+    """Hold the lives of all tensors of one stage.
 
     Attributes:
         stage: Which one.
@@ -52,7 +61,7 @@ class StageLedger:
 
 
 def stage_ledgers(schedule: Schedule) -> tuple[StageLedger, ...]:
-    """The ledger of every stage of ``schedule``."""
+    """Return the ledger of every stage of ``schedule``."""
     rows = schedule.holders_by_stage()
     return tuple(_stage_ledger(Ledger(schedule.instance, row, stage), stage) for stage, row in enumerate(rows))
 
@@ -72,7 +81,7 @@ def _stage_ledger(ledger: Ledger, stage: int) -> StageLedger:
 
 
 class Ledger:
-    """The memory of one stage, in integer units of which ``scale`` make one of the instance.
+    """Count the memory of one stage, in integer units of which ``scale`` make one of the instance.
 
     Of events that stand for the same op the first counts. A piece whose first op is missing is not there; one whose
     last op is missing is never released.
@@ -87,13 +96,13 @@ class Ledger:
         self.instance, self.events = instance, events
         self.scale = memory_scale(instance)
         here = stage if stage is not None else events[0].stage if events else None
-        held = () if here is None or not 0 <= here < instance.stages else static_parts(instance, here)
+        held = () if here is None or not 0 <= here < instance.stages else static_allocations(instance, here)
         self.static_parts = held
         self.static = sum(int(amount * self.scale) for _, amount in held)
         self._known: dict[tuple[int, tuple[Kind, ...]], list[tuple[Kind, Kind, int]]] = {}
 
     def changes(self) -> list[tuple[int, int, int]]:
-        """(time, units, place of the event) in order of time, what goes before what comes; static memory left out."""
+        """Return (time, units, place of the event) by time, releases before allocations; static memory is left out."""
         taken: dict[int, int] = {}
         given: dict[tuple[int, int], int] = {}
         for first, last, units in self._held():
@@ -107,7 +116,7 @@ class Ledger:
         return found
 
     def lives(self) -> Iterator[Life]:
-        """Every tensor's life, by its begin; what is held through the whole step first."""
+        """Yield every tensor's life by its begin; those held through the whole step come first."""
         begin = min((e.start for e in self.events), default=0)
         for tensor, amount in self.static_parts:
             yield Life(tensor, amount, begin, None, None, None)
@@ -119,12 +128,12 @@ class Ledger:
                     found.append(self._life(part, self.events[first], None if last is None else self.events[last]))
         yield from sorted(found, key=lambda life: life.begin)
 
-    def _life(self, part: Part, first: Event, last: Event | None) -> Life:
+    def _life(self, part: Allocation, first: Event, last: Event | None) -> Life:
         end = None if last is None else max(first.start, last.end)
         return Life(part.tensor, part.amount, first.start, end, first, last)
 
     def _held(self) -> Iterator[tuple[int, int | None, int]]:
-        """(place of the op that takes it, of the one that frees it, units) of all that ops take."""
+        """Yield (place of the op that takes it, of the op that frees it, units) of everything that ops take."""
         for (_, virtual_stage, _), group in self._groups().items():
             kinds = virtual_stage, tuple(group)
             if kinds not in self._known:
@@ -134,13 +143,13 @@ class Ledger:
                     yield group[first], group.get(last), units
 
     def _pieces(self, virtual_stage: int, kinds: tuple[Kind, ...]) -> list[tuple[Kind, Kind, int]]:
-        """``pieces`` of a microbatch with ops of these kinds."""
+        """Return the ``allocated_units`` of a microbatch with ops of these kinds."""
         way, fused = self._way(kinds)
-        held = pieces(self.instance, virtual_stage, way, self.scale, fused=fused)
+        held = allocated_units(self.instance, virtual_stage, way, self.scale, fused=fused)
         return [(first, last, units) for (first, last), units in held.items()]
 
     def _groups(self) -> dict[tuple[int, int, int | None], dict[Kind, int]]:
-        """By iteration, virtual stage and microbatch, the places of its ops."""
+        """Return the places of a microbatch's ops, by iteration, virtual stage and microbatch."""
         groups: dict[tuple[int, int, int | None], dict[Kind, int]] = {}
         count = self.instance.virtual_stages
         for i, e in enumerate(self.events):
@@ -154,11 +163,11 @@ class Ledger:
         return groups
 
     def _way(self, kinds: Collection[Kind]) -> tuple[ActivationPolicy, bool]:
-        """ActivationPolicy of an activation, and whether the backward is one BW, as the ops that are there say."""
-        way = next((way for kind, way in WAY_OF.items() if kind in kinds), ActivationPolicy.KEEP)
+        """Return the policy of an activation and whether its backward is one BW, as the ops that are there say."""
+        way = next((way for kind, way in POLICY_OF.items() if kind in kinds), ActivationPolicy.KEEP)
         split = Kind.B in kinds or Kind.W in kinds
         return way, (Kind.BW in kinds and not split) or not self.instance.may_split
 
-    def _parts(self, virtual_stage: int, group: dict[Kind, int]) -> tuple[Part, ...]:
+    def _parts(self, virtual_stage: int, group: dict[Kind, int]) -> tuple[Allocation, ...]:
         way, fused = self._way(group)
-        return parts(self.instance, virtual_stage, way, fused=fused)
+        return allocations(self.instance, virtual_stage, way, fused=fused)

@@ -1,1 +1,1 @@
-"""Measured costs -> the numbers of an instance."""
+"""Turn measured costs into the numbers of an instance."""

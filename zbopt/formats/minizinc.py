@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from zbopt.problem.facts import Program, not_stated_by
+from zbopt.problem.facts import ReferenceModel, not_stated_by
 from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.problem.schedule import Event, Provenance, Schedule
 
@@ -16,7 +16,7 @@ _ANSWER = ("start_f", "start_b", "start_w", "start_o", "fused")
 
 
 def to_minizinc(instance: Instance, horizon: int | None = None) -> str:
-    """``instance`` as MiniZinc data (.dzn); 0 stands for an op that it does not have, [] for no limit or no step.
+    """Return ``instance`` as MiniZinc data (.dzn); 0 stands for an op that is not there, [] for no limit or no step.
 
     Args:
         instance: The problem.
@@ -55,7 +55,7 @@ def _require_stated(instance: Instance) -> None:
     Raises:
         ValueError: The instance has it.
     """
-    beyond = not_stated_by(instance, Program.MINIZINC)
+    beyond = not_stated_by(instance, ReferenceModel.MINIZINC)
     if beyond:
         raise ValueError(f"{beyond[0]}: pipeline.mzn does not state it; leave it out, or take zbopt solve")
 
@@ -67,7 +67,7 @@ def _text(value: object) -> str:
 
 
 def _memory_units(instance: Instance) -> tuple[list[int], list[int], list[int]]:
-    """(units that B gives back, that W gives back, by virtual stage; caps by stage), in the coarsest units [D4]."""
+    """Return the memory that B frees, that W frees (by virtual stage), and the caps, in the coarsest units [D4]."""
     pairs = list(zip(instance.activation, instance.weight_share, strict=True))
     if instance.has_lone_w(0):
         pairs[0] = (pairs[0][0], Fraction(1))
@@ -85,7 +85,7 @@ def _memory_units(instance: Instance) -> tuple[list[int], list[int], list[int]]:
 
 
 def _horizon(instance: Instance) -> int:
-    """What one microbatch after another takes: that fits every cap that any schedule fits [D2]."""
+    """Return what one microbatch after another takes: that fits every cap under which a schedule exists [D2]."""
     split = [(b or 0) + w for b, w in zip(instance.backward_ticks or (), instance.weight_ticks or (), strict=True)]
     fused = [g or 0 for g in instance.fused_backward_ticks or ()]
     backward = [max(ticks) for ticks in zip(split or fused, fused or split, strict=True)]
@@ -96,7 +96,7 @@ def _horizon(instance: Instance) -> int:
 
 
 def from_minizinc(instance: Instance, answer: str) -> Schedule:
-    """The schedule that the model found.
+    """Build the schedule that the model found.
 
     Args:
         instance: The problem whose data the solver was given.
@@ -125,7 +125,7 @@ def from_minizinc(instance: Instance, answer: str) -> Schedule:
 
 
 def _events(instance: Instance, virtual_stage: int, microbatch: int, at: dict[str, Any]) -> Sequence[Event]:
-    """The ops of one microbatch on one virtual stage."""
+    """Return the ops of one microbatch on one virtual stage."""
 
     def event(kind: Kind, start: int, ticks: int | None) -> Event:
         assert ticks is not None, "the model runs only ops that have a time"

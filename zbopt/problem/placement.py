@@ -1,4 +1,4 @@
-"""Which stage holds which virtual stage, by name."""
+"""Placements by name: the stage that holds each virtual stage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from zbopt.problem.numbers import counted
 
 
 def placement_of(name: str, stages: int, virtual: int) -> tuple[int, ...]:
-    """``stage_of`` of a named placement.
+    """Return ``stage_of`` of a named placement.
 
     Args:
         name: ``linear`` (one virtual stage a stage), ``interleaved`` (round robin), ``v`` (down and back up), or

@@ -1,4 +1,4 @@
-"""Which part of a schedule its objective measures, and the event that the measured time ends with."""
+"""The part of a schedule that its objective measures, and the event that ends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zbopt.problem.schedule import Event
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """From ``begin`` to ``end``, on ``stage`` (``None``: all stages), which ``last`` ends; a period by starting.
+    """Hold the measured time, ``begin`` to ``end`` on ``stage`` (``None``: all), and the event ``last`` that ends it.
 
     ``last`` is ``None`` where there are no events.
     """
@@ -26,7 +26,7 @@ class Measured:
 
 
 def measured(waits: Waits) -> Measured:
-    """What the objective measures: of stages, or iterations, that take equally long, the first."""
+    """Return what the objective measures: of stages, or iterations, that take equally long, the first."""
     rows = [row for row in waits.rows if row]
     objective = waits.instance.objective
     if objective is Objective.PERIOD:
@@ -43,7 +43,7 @@ def measured(waits: Waits) -> Measured:
 
 
 def _first_ops(row: Sequence[Event]) -> list[Event]:
-    """The op that each iteration begins with on a stage."""
+    """Return the op that each iteration begins with on a stage."""
     firsts: dict[int, Event] = {}
     for e in row:
         firsts.setdefault(e.iteration, e)

@@ -10,9 +10,9 @@ from zbopt.graph.memory import (
     ActivationPolicy,
     added_by_b,
     dropped_by,
-    left,
     memory_scale,
     policies,
+    resident,
     static_memory,
     whole_memory,
 )
@@ -77,7 +77,7 @@ class Costs:
         self.policy = [
             ActivationPolicy.KEEP if keep and not self.must_drop[v] else dropped_by(instance, v) for v in count
         ]
-        dropped = [instance.activation[v] - left(instance, v, self.policy[v]) for v in count]
+        dropped = [instance.activation[v] - resident(instance, v, self.policy[v]) for v in count]
         self.left = [int((whole_memory(instance, v) - dropped[v]) * scale) for v in count]
         self.added = [int(amount * scale) for amount in added]
 

@@ -19,12 +19,12 @@ from zbopt.reports.chart_data import KINDS, chart_data
 from zbopt.reports.figure import draw
 from zbopt.reports.gantt import gantt
 from zbopt.reports.svg import gantt_svg
-from zbopt.reports.web import Entry, web_page
+from zbopt.reports.web import PageEntry, web_page
 from zbopt.validator import validate
 
 
 def _timed(fields: dict[str, Any], *events: tuple[str, int, int | None, int, int]) -> Schedule:
-    """Events as (kind, stage, microbatch, start, end) of 2 stages whose ops take 2."""
+    """Build a schedule from events (kind, stage, microbatch, start, end) of 2 stages whose ops take 2."""
     times = {"forward_ticks": 2, "backward_ticks": 2, "weight_ticks": 2}
     instance = Instance.model_validate({"stages": 2, "microbatches": 1} | times | fields)
     made = [Event(Kind(kind), s, s, j, start, end) for kind, s, j, start, end in events]
@@ -140,7 +140,7 @@ def test_picture_and_notebook_have_the_same_boxes() -> None:
 
 def test_page() -> None:
     """The page's rows, legend and times are the same; memory changes name OUT and IN themselves."""
-    page = web_page([Entry(name="links", schedule=LINKS)])
+    page = web_page([PageEntry(name="links", schedule=LINKS)])
     data = chart_data(explain(LINKS), figures(LINKS), 1)
     assert data["beside"] == [None, "to 1", "host", "reduce", None, "to 0", "reduce"]
     assert data["rows"] == [0, 3, 4, 6, 7, 10, 11]
@@ -181,5 +181,5 @@ def test_bug_lags_in_traces_had_one_length() -> None:
 
 
 def test_every_kind_has_its_place_in_the_legend() -> None:
-    """Compute first, then what is beside it."""
+    """The legend has compute first, then what runs beside it."""
     assert kinds_of(lanes_of(LINKS)) == [Kind.F, Kind.B, Kind.W, Kind.G, Kind.SEND_F, Kind.SEND_B, Kind.OUT, Kind.IN]
