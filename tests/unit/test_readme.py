@@ -110,7 +110,7 @@ def is_makespan(row: dict[str, str]) -> bool:
 def test_python_example(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example runs as it stands.
 
-    By the bound of round trips, in ms: the load is m(F + B + W) = 232; the round trip behind stage 0 is R = 4F + 3(B + 2
+    By the bound of round trips, in ms: the load is m(F + B + W) = 232; the round trip of stage 0 is R = 4F + 3(B + 2
     comm) = 76; before the first gradient R - 4F = 36 are idle, after the last forward R - F - 3(B + W) = 9: 277 in all.
     """
     monkeypatch.chdir(tmp_path)
