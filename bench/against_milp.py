@@ -3,10 +3,10 @@
 The set is given by a rule, not picked. The program is published for one virtual stage a stage, the largest stage span,
 caps from p to 2p and 3p microbatches or more (arXiv 2401.10241), and has been measured on 4 stages with 8 microbatches
 and on 8 with 24. So the set is every combination of ``STAGES``, microbatches 2p and 3p, caps half of p (rounded up), p
-and 2p, ``TIMES``, and both objectives; activations are held until W. What the program does not prove within the limit
-is named, and enters no ratio. Given instance files, or folders of them, the set is those instead, the smallest
-first: zbopt's own sets ask for what people train. Prints a table, then the median ratios: of seconds on the clock and
-of the processor for whole processes (all their threads), and on the clock for the solve alone.
+and 2p, ``TIMES``, and both objectives; activations are held until W. An instance that the program does not prove within
+the limit is named, and enters no ratio. Where instance files or folders are given, these are the set, the smallest
+first: zbopt's own sets are of what people train. The script prints a table, then the median ratios: of seconds on the
+clock and of the processor for whole processes (all their threads), and on the clock for the solve alone.
 
     python bench/against_milp.py --time-limit 60
     python bench/against_milp.py instances/unit instances/zb-iclr2024 --time-limit 60
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass(frozen=True)
 class FileCase:
-    """An instance of a file; what the published program does not state is no case."""
+    """Hold an instance of a file that the published program models."""
 
     path: Path
 
@@ -77,7 +77,7 @@ class FileCase:
 
 @dataclass(frozen=True)
 class Run:
-    """``whole_s`` from the process's start to its end, ``cpu_s`` of the processor, ``solve_s`` of the solve alone."""
+    """Hold one run: ``whole_s`` of its process, ``cpu_s`` of the processor, ``solve_s`` of the solve alone."""
 
     status: str
     value: int
@@ -89,7 +89,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Pair:
-    """Both runs of a case that milp proves."""
+    """Hold both runs of a case that milp proves."""
 
     case: Case | FileCase
     milp: Run
@@ -101,13 +101,13 @@ class Pair:
 
 
 def cases(stages: Sequence[int], objectives: Sequence[str]) -> Iterator[Case]:
-    """The set."""
+    """Yield the cases of the rule."""
     for objective, times, p, m in product(objectives, TIMES, stages, (2, 3)):
         yield from (Case(objective, times, p, m * p, cap) for cap in (-(-p // 2), p, 2 * p))
 
 
 def file_cases(given: Sequence[Path]) -> Iterator[FileCase]:
-    """Instances of the files and folders ``given`` that have one virtual stage a stage, the smallest first."""
+    """Yield the instances of files and folders that have one virtual stage a stage, the smallest first."""
     files = [file for path in given for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     sizes = {}
     for file in files:

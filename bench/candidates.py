@@ -16,7 +16,7 @@ import argparse
 import csv
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from random import Random
@@ -35,6 +35,7 @@ COLUMNS = ("k", "kind", "objective", "stages", "microbatches", "heuristic", "val
 SHARES = (Fraction(1), Fraction(1, 2), Fraction(1, 3), Fraction(2, 5), Fraction(0))
 
 Fields = dict[str, Any]
+Row = dict[str, str]
 
 
 def step(random: Random, placement: str, *, backward: str | None = None, most_stages: int = 9) -> Fields:
@@ -172,33 +173,50 @@ def measured(seed: int, k: int) -> Iterator[dict[str, object]]:
             yield dict(zip(COLUMNS, (*about, *found), strict=True))
 
 
-def summary(rows: Sequence[dict[str, str]], seed: int) -> Iterator[str]:
+def summary(rows: Sequence[Row], seed: int) -> Iterator[str]:
     """Yield a table of how often each heuristic is best, then what the candidates lose."""
-    by_instance: dict[str, list[dict[str, str]]] = {}
+    by_instance: dict[str, list[Row]] = {}
     for row in rows:
         by_instance.setdefault(row["k"], []).append(row)
-    best, alone, seconds, worse = Counter[str](), Counter[tuple[str, str]](), Counter[str](), []
-    for k, found in by_instance.items():
-        least = min(int(row["value"]) for row in found)
-        names = [row["heuristic"] for row in found if int(row["value"]) == least]
+    yield f"{len(by_instance)} instances"
+    yield from shares(by_instance.values())
+    worse = [loss for k, found in by_instance.items() if (loss := lost(found, drawn(seed, int(k))[1]))]
+    yield f"the candidates alone are worse on {len(worse)}"
+    yield from worse
+
+
+def shares(instances: Collection[list[Row]]) -> Iterator[str]:
+    """Yield the table of how often each heuristic is best, and alone best, and of its processor seconds."""
+    ran, best, alone, seconds = Counter[str](), Counter[str](), Counter[tuple[str, str]](), Counter[str]()
+    for found in instances:
+        names = best_of(found)
         best.update(names)
         if len(names) == 1:
             alone[names[0], found[0]["kind"]] += 1
         for row in found:
+            ran[row["heuristic"]] += 1
             seconds[row["heuristic"]] += float(row["seconds"])
-        tried = candidates_of(drawn(seed, int(k))[1])
-        kept = min((int(row["value"]) for row in found if row["heuristic"] in tried), default=None)
-        if kept != least:
-            worse.append(f"instance {k} ({found[0]['kind']}): {names} {least}, candidates {kept}")
-    yield f"{len(by_instance)} instances"
     yield "| heuristic | gave a schedule | best | best alone, by kind | processor s |"
     yield "|---|---|---|---|---|"
-    ran = Counter(row["heuristic"] for row in rows)
     for name in HEURISTICS:
         kinds = ", ".join(f"{kind} {alone[name, kind]}" for kind in KINDS if alone[name, kind])
         yield f"| `{name}` | {ran[name]} | {best[name]} | {kinds or 'never'} | {seconds[name]:.1f} |"
-    yield f"the candidates alone are worse on {len(worse)}"
-    yield from worse
+
+
+def best_of(found: Sequence[Row]) -> list[str]:
+    """Return the heuristics that have the least value of one instance."""
+    least = min(int(row["value"]) for row in found)
+    return [row["heuristic"] for row in found if int(row["value"]) == least]
+
+
+def lost(found: Sequence[Row], instance: Instance) -> str | None:
+    """Say what the candidates of ``solve`` lose on one instance; ``None``: nothing."""
+    names, tried = best_of(found), candidates_of(instance)
+    if any(name in tried for name in names):
+        return None
+    value = min(int(row["value"]) for row in found)
+    kept = min((int(row["value"]) for row in found if row["heuristic"] in tried), default=None)
+    return f"instance {found[0]['k']} ({found[0]['kind']}): {names} {value}, candidates {kept}"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The set of steps with every field that takes time or memory, beside what the heuristics reach.
+"""Solve the set of steps with every field that takes time or memory, beside the best heuristic.
 
 python bench/everything.py --time-limit 60
 """

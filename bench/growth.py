@@ -1,4 +1,4 @@
-"""What a solve costs as the step gets longer: whole processes, F,B,W,comm = 10,11,8,1, 8 stages, held until W.
+"""Measure solves as the step gets longer: whole processes, F,B,W,comm = 10,11,8,1, 8 stages, held until W.
 
 Prints the least of ``--repeat`` runs for each number of microbatches, as seconds on the clock and of the processor.
 
@@ -20,7 +20,7 @@ FLAGS = ("--stages", "8", "--forward", "10", "--backward", "11", "--weight", "8"
 
 
 def measured(arguments: list[str]) -> tuple[float, float, str]:
-    """(seconds on the clock, seconds of the processor, stdout) of one call in a process of its own."""
+    """Return seconds on the clock, seconds of the processor, and stdout of one call in a process of its own."""
     before, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "zbopt", "solve", *FLAGS, *arguments],

@@ -1,8 +1,8 @@
-"""Processor seconds of the list heuristic where microbatches differ, and of all heuristics on long steps over links.
+"""Measure the list heuristic where microbatches differ, and all that ``solve`` tries on long steps over links.
 
     python bench/heuristics.py
 
-Each row: the instance, seconds, the value. Seed 1 for the times; heuristics have no seed.
+Each line says the instance, processor seconds, and the value. Times are drawn with seed 1; heuristics have no seed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ TIMES = {"forward_ticks": 10, "backward_ticks": 11, "weight_ticks": 8}
 
 
 def instance(stages: int, microbatches: int, **fields: Any) -> Instance:
-    """An instance of equal stages, with transfers of a tick unless the fields say otherwise."""
+    """Return an instance of equal stages, with transfers of a tick unless the fields say otherwise."""
     return Instance.model_validate({"stages": stages, "microbatches": microbatches, "comm_ticks": 1} | TIMES | fields)
 
 
 def own_times(stages: int, microbatches: int) -> list[dict[str, Any]]:
-    """Each microbatch with times of its own, the same on all stages."""
+    """Return times for each microbatch, the same on all stages."""
     random = Random(1)
     return [
         {
@@ -43,12 +43,12 @@ def own_times(stages: int, microbatches: int) -> list[dict[str, Any]]:
 
 
 def listed(problem: Instance) -> int:
-    """Value of the list schedule."""
+    """Return the value of the list schedule."""
     return figures(HEURISTICS["list"](problem)).makespan
 
 
 def without_search(problem: Instance) -> int:
-    """Value of ``solve`` before any engine starts, with a limit of 20 s."""
+    """Return the value of ``solve`` before any engine starts, with a limit of 20 s."""
     state = SolveState.begin(problem, Limits(20.0), lambda progress: None)
     state.incumbent.prove(lower_bound(problem))
     try_heuristics(state, candidates_of(problem))
@@ -56,8 +56,8 @@ def without_search(problem: Instance) -> int:
     return state.incumbent.value
 
 
-def rows() -> Iterator[tuple[str, Callable[[Instance], int], Instance]]:
-    """Name, what to run, and on what."""
+def measurements() -> Iterator[tuple[str, Callable[[Instance], int], Instance]]:
+    """Yield a name, the function to measure, and its instance."""
     choose = {"recompute": "choose", "checkpoint": "1/10"}
     for p, m in ((8, 64), (16, 128)):
         own = own_times(p, m)
@@ -71,7 +71,7 @@ def rows() -> Iterator[tuple[str, Callable[[Instance], int], Instance]]:
 
 
 if __name__ == "__main__":
-    for name, run, problem in rows():
+    for name, run, problem in measurements():
         begin = time.process_time()
         value = run(problem)
         print(f"{name:32} {time.process_time() - begin:6.2f} s  {value}", flush=True)

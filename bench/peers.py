@@ -1,13 +1,13 @@
-"""Every problem that published schedulers were measured on: zbopt over the best of them.
+"""Set zbopt beside the best published scheduler on every problem that these were measured on.
 
     python bench/peers.py FILE.csv [--placement v] [--least-stages 4] [--stages 32] [--time-limit 60]
 
 tests/golden/peers.csv has the peers. A problem is a setting, a placement, an objective and a cap: any that a peer was
 given or needed. A peer counts for each cap that is no less than its peak. Ticks are a share of the file's unit, one
-for each virtual stage of a stage, so that no time is rounded. Heuristics run one after another, without clock, until
-one is not above the best peer: 0 or less says no more than that. With a time limit `zbopt.solve` runs instead, likewise
-until it is not above. Problems that FILE has are left out: a run that was broken off goes on where it was, and several
-may divide the stages among them. The last line on stderr sums up.
+for each virtual stage of a stage, so that no time is rounded. The heuristics that ``solve`` tries run one after
+another, without a clock, until one is not above the best peer: 0 or less says no more than that. With a time limit
+``zbopt.solve`` runs instead, likewise until it is not above. Problems that FILE has are left out: a run that was broken
+off goes on where it was, and several may divide the stages among them. The last line on stderr sums up.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Peer = dict[str, str]
 
 
 def placement_of(peer: Peer) -> str:
-    """Where the peer's virtual stages are."""
+    """Return the placement of the peer's virtual stages."""
     if peer["virtual"] == "1":
         return "linear"
     return "interleaved" if peer["scheduler"] in ROUND_ROBIN else "v"
 
 
 def settings() -> dict[tuple[str, ...], list[Peer]]:
-    """The peers by setting and placement."""
+    """Return the peers by setting and placement."""
     found: dict[tuple[str, ...], list[Peer]] = {}
     with PEERS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -53,7 +53,7 @@ def settings() -> dict[tuple[str, ...], list[Peer]]:
 
 
 def problem(setting: tuple[str, ...], objective: str, cap: Fraction) -> Instance:
-    """A setting at a cap. A virtual stage takes its share of a stage's time, as many ticks as that has units."""
+    """Return a setting at a cap. A virtual stage takes its share of a stage's time, as many ticks as that has units."""
     p, m, forward, backward, weight, comm = (int(part) for part in setting[:6])
     share, virtual, placement = setting[6:]
     return Instance.uniform(
@@ -72,7 +72,7 @@ def problem(setting: tuple[str, ...], objective: str, cap: Fraction) -> Instance
 
 
 def heuristics_until(instance: Instance, good_enough: int) -> tuple[int, str]:
-    """The first value in ticks that is at most ``good_enough``, else the least; and what gave it."""
+    """Return the first value in ticks that is at most ``good_enough``, else the least; and the heuristic's name."""
     least: tuple[int, str] | None = None
     for name, heuristic in candidates_of(instance).items():
         try:
@@ -88,7 +88,7 @@ def heuristics_until(instance: Instance, good_enough: int) -> tuple[int, str]:
 
 
 def solve_until(instance: Instance, good_enough: int, time_limit_s: float) -> tuple[int, str]:
-    """The same by ``zbopt.solve``."""
+    """Return the value in ticks that ``zbopt.solve`` finds, stopped at ``good_enough``, and its source."""
 
     def stop(progress: Progress) -> None:
         if progress.value is not None and progress.value <= good_enough:
@@ -101,7 +101,7 @@ def solve_until(instance: Instance, good_enough: int, time_limit_s: float) -> tu
 
 
 def rows(flags: argparse.Namespace, known: set[tuple[str, ...]]) -> Iterator[dict[str, object]]:
-    """One row a problem that is not ``known``."""
+    """Yield one row for each problem that is not ``known``."""
     for setting, peers in settings().items():
         caps = {Fraction(peer[key]) for peer in peers for key in ("cap", "peak") if peer[key]}
         wanted = flags.least_stages <= int(setting[0]) <= flags.stages and flags.placement in (None, setting[-1])

@@ -1,4 +1,4 @@
-"""How far zbopt goes below the best of all heuristics where stages differ in time by up to a factor of 2.
+"""Measure how far zbopt goes below the best of all heuristics where stages differ in time by up to a factor of 2.
 
     python bench/uneven.py [--objective makespan] [--time-limit 20] [--instances 100] [--first 0] > FILE.csv
 
@@ -23,7 +23,7 @@ COLUMNS = ("seed", "stages", "microbatches", "cap", "heuristic", "best_heuristic
 
 
 def uneven(seed: int, objective: str) -> Instance:
-    """The instance of one seed."""
+    """Return the instance of one seed."""
     random = Random(f"{seed}")
     p = random.randint(4, 8)
     fields = ("forward_ticks", "backward_ticks", "weight_ticks")
@@ -33,7 +33,7 @@ def uneven(seed: int, objective: str) -> Instance:
 
 
 def best_heuristic(instance: Instance) -> tuple[int, str]:
-    """The least value of all heuristics that fit the cap, and the first one that has it."""
+    """Return the least value of all heuristics that fit the cap, and the first heuristic that has it."""
     found = []
     for name, heuristic in HEURISTICS.items():
         try:
@@ -44,7 +44,7 @@ def best_heuristic(instance: Instance) -> tuple[int, str]:
 
 
 def solved(seed: int, objective: str, time_limit_s: float) -> tuple[list[object], float, bool]:
-    """A row of the table, the share that was saved, and whether the value is proved optimal."""
+    """Return a row of the table, the share that was saved, and whether the value is proved optimal."""
     instance = uneven(seed, objective)
     best, name = best_heuristic(instance)
     result = solve(instance, time_limit_s=time_limit_s, workers=2)
@@ -57,7 +57,7 @@ def solved(seed: int, objective: str, time_limit_s: float) -> tuple[list[object]
 
 
 def summary(saved: Sequence[float], optimal: int) -> str:
-    """One line: the distribution of what is saved over the best heuristic, and how much is proved optimal."""
+    """Return one line: the distribution of what is saved over the best heuristic, and how much is proved optimal."""
     low, middle, high = quantiles(saved, n=4)
     return (
         f"{len(saved)} instances: saved {100 * mean(saved):.2f} % on average, least {100 * min(saved):.2f} %, "

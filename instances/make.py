@@ -1,7 +1,8 @@
-"""Write every instance file of the sets beside this script from the facts they hold: ``python instances/make.py``.
+"""Write every instance file of the sets in this folder: ``python instances/make.py``.
 
-Needs zbopt installed. ``instances/zb-iclr2024/settings.csv`` holds the published figures; the other sets are rules.
-Another folder may be given as the only argument; the files then go there, into a folder a set.
+It needs zbopt. The set zb-iclr2024 comes from the published figures in ``instances/zb-iclr2024/settings.csv``; the
+other sets come from rules in this script. The files can be written to another folder, given as the only argument, with
+one folder for each set.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from zbopt.problem.instance import Instance, write_instance
 
 HERE = Path(__file__).parent
 _UNIT_STAGES = (4, 8, 16)
-_UNIT_ROUNDS = (1, 2, 4, 8)
-"""Microbatches of the unit set, in multiples of the stages."""
+_UNIT_MICROBATCHES = (1, 2, 4, 8)
+"""Microbatches in the unit set, as multiples of the stages."""
 _UNIT_CAPS = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(1), Fraction(3, 2), Fraction(2))
-"""Memory caps of the unit set, in multiples of the stages."""
+"""Memory caps in the unit set, as multiples of the stages."""
 _CAPS_BY_PLACEMENT = {"linear": (1, 2), "v": (1,)}
+"""Memory caps of the published settings, as multiples of the stages: ZB-1p and ZB-2p, and ZB-V."""
 
 
 def share_held_until_w(hidden: int, heads: int, seq: int) -> Fraction:
-    """Share M_W / M_B of a transformer layer's activation that W still needs: 32h / (34h + 5as).
+    """Return the share M_W / M_B of a transformer layer's activation that W still needs: 32h / (34h + 5as).
 
     h is the hidden size, a the number of attention heads, s the sequence length. Zero Bubble Pipeline Parallelism,
     table 1 (arXiv 2401.10241): M_B = sb(34h + 5as) and M_W = 32sbh bytes.
@@ -33,14 +35,18 @@ def share_held_until_w(hidden: int, heads: int, seq: int) -> Fraction:
 
 
 def zb_iclr2024() -> Iterator[Instance]:
-    """Settings of tables 4, 5 and 9 at caps p and 2p, of table 8 as V placement at cap p; ticks of a microsecond."""
+    """Yield the settings of tables 4, 5 and 9 at caps p and 2p, and of table 8 with V placement at cap p.
+
+    The tables are those of Zero Bubble Pipeline Parallelism (arXiv 2401.10241). A tick is a microsecond.
+    """
     with (HERE / "zb-iclr2024" / "settings.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            for rounds in _CAPS_BY_PLACEMENT[row["placement"]]:
-                yield _setting(row, rounds * int(row["stages"]))
+            for multiple in _CAPS_BY_PLACEMENT[row["placement"]]:
+                yield _setting(row, multiple * int(row["stages"]))
 
 
 def _setting(row: Mapping[str, str], cap: int) -> Instance:
+    """Build the instance of one line of settings.csv under a memory cap."""
     stages, microbatches = int(row["stages"]), int(row["microbatches"])
     instance = Instance.uniform(
         name=f"{row['placement']}-{row['model'].lower()}-p{stages}-m{microbatches}-cap{cap}",
@@ -59,10 +65,10 @@ def _setting(row: Mapping[str, str], cap: int) -> Instance:
 
 
 def unit() -> Iterator[Instance]:
-    """F = B = W = 1 without communication, every activation held until W."""
+    """Yield instances with F = B = W = 1, no communication time, and activations held until W."""
     for stages in _UNIT_STAGES:
-        for microbatches in (rounds * stages for rounds in _UNIT_ROUNDS):
-            for cap in (int(share * stages) for share in _UNIT_CAPS):
+        for microbatches in (multiple * stages for multiple in _UNIT_MICROBATCHES):
+            for cap in (int(multiple * stages) for multiple in _UNIT_CAPS):
                 yield Instance.uniform(
                     name=f"p{stages}-m{microbatches}-cap{cap}",
                     stages=stages,
@@ -72,7 +78,7 @@ def unit() -> Iterator[Instance]:
 
 
 def audit() -> Iterator[Instance]:
-    """Two stages, two microbatches, unit times, no memory limit."""
+    """Yield two stages with two microbatches, unit times and no memory cap: small enough to check by hand."""
     yield Instance.uniform(name="two-stage", stages=2, microbatches=2)
 
 
@@ -103,6 +109,7 @@ _EVERYTHING: Mapping[str, object] = {
     "offload_ticks": 3,
     "offload_rest": 1,
 }
+"""Values of the set everything for the fields that are equal in all its instances."""
 _SMALL_CAPS = (
     (48, 44, 40, 36),
     (44, 41, 38, 35),
@@ -111,12 +118,17 @@ _SMALL_CAPS = (
     (34, 32, 31, 30),
     (32, 30, 29, 28),
 )
+"""Memory caps by stage of the instances with 4 stages, from loose to tight."""
 _LARGE_CAPS = (64, 60, 56, 52, 48, 44, 40, 36)
 _LARGE_SHARES = (Fraction(5, 4), Fraction(1), Fraction(17, 20), Fraction(3, 4))
+"""Memory caps by stage of the instances with 8 stages, and the shares of them that the instances have."""
 
 
 def everything() -> Iterator[Instance]:
-    """Every field that takes time or memory, under ever tighter caps: 4 stages with 8 microbatches, 8 with 24."""
+    """Yield instances with every field that takes time or memory, under ever tighter caps.
+
+    They have 4 stages with 8 microbatches, or 8 stages with 24.
+    """
     for caps in _SMALL_CAPS:
         yield _with_everything(8, caps)
     for share in _LARGE_SHARES:
@@ -124,7 +136,10 @@ def everything() -> Iterator[Instance]:
 
 
 def _with_everything(microbatches: int, caps: tuple[int, ...]) -> Instance:
-    """As many stages as ``caps``, two on each link to the host; the first a little faster, the last a little slower."""
+    """Build an instance with as many stages as ``caps``.
+
+    Two stages share each link to the host. The first stage is a little faster than the others, the last one slower.
+    """
     stages, middle = len(caps), len(caps) - 2
     times = {
         "forward_ticks": [4, *[5] * middle, 6],
@@ -147,7 +162,7 @@ SETS = {"zb-iclr2024": zb_iclr2024, "unit": unit, "audit": audit, "everything": 
 
 
 def write_all(folder: Path) -> None:
-    """Write every set below ``folder``."""
+    """Write every set into a folder of its own in ``folder``."""
     for name, instances in SETS.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for instance in instances():

@@ -24,14 +24,14 @@ Vector = tuple[int, ...]
 
 
 def optimum(instance: Instance) -> int | None:
-    """Least value of the instance's objective, in ticks; ``None``: no order fits the memory cap."""
+    """Return the least value of the instance's objective, in ticks; ``None``: no order fits the memory cap."""
     search = _Search(instance)
     return search.run(None, search.run(30, None))
 
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """One way to do a step of a microbatch's way through the model, forwards and back."""
+    """Represent one way to do one step of a microbatch on its path through the model, forwards and back."""
 
     stage: int
     virtual_stage: int
@@ -43,7 +43,7 @@ class _Op:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Micro:
-    """How far a microbatch is: its class, steps done, virtual stages whose W is open, when its next input is there.
+    """Hold the progress of a microbatch: class, steps done, virtual stages with an open W, arrival of its next input.
 
     ``arrival`` is empty where the next step is on the same stage, which is busy until then anyway. ``dropped`` are the
     virtual stages whose activation has to be recomputed.
@@ -73,7 +73,7 @@ class _Search:
         self.modes = instance.recompute or ("never",) * instance.virtual_stages
 
     def run(self, width: int | None, best: int | None) -> int | None:
-        """Best value below ``best``, else ``best``. With a ``width``, of each layer only so many states go on."""
+        """Return the best value below ``best``, else ``best``. Of a layer, at most ``width`` states go on."""
         layers: list[dict[object, list[_State]]] = [{} for _ in range(self._length() + 1)]
         _keep(layers[0], self._first())
         for layer, further in enumerate(layers[:-1]):
@@ -86,7 +86,7 @@ class _Search:
         return min([*found, *([] if best is None else [best])], default=None)
 
     def _length(self) -> int:
-        """Ops of all microbatches, BW counting as two, and so an F that keeps what it may drop."""
+        """Count the ops of all microbatches. A BW counts as two, and so does an F that keeps what it may drop."""
         return sum(size * self._steps(way) for size, way in zip(self.sizes, self.ways, strict=True))
 
     def _steps(self, way: list[list[_Op]]) -> int:
@@ -114,7 +114,7 @@ class _Search:
         return tuple(_Micro(group, 0, (), ()) for group, size in enumerate(self.sizes) for _ in range(size)), free
 
     def _extend(self, state: _State) -> Iterator[tuple[int, _State]]:
-        """Every way to append one op: (1, or 2 for BW; the state after it)."""
+        """Yield every way to append one op: (1, or 2 for BW; the state after it)."""
         micros, free = state
         for i, micro in enumerate(micros):
             if i and micro == micros[i - 1]:
@@ -164,7 +164,7 @@ class _Search:
         return _plus(end, self.instance.comm_ticks)
 
     def _takes(self, op: _Op) -> Fraction:
-        """Memory that an op takes at its start."""
+        """Return the memory that an op takes at its start."""
         v, instance = op.virtual_stage, self.instance
         if op.forward:
             return instance.activation[v] + self._boundaries(v)
@@ -172,7 +172,7 @@ class _Search:
         return added[v] if op.leaves_weight and added is not None else Fraction(0)
 
     def _boundaries(self, v: int) -> Fraction:
-        """Output and, from another stage, input: both are held until what takes the gradient ends."""
+        """Return the size of output and, from another stage, input: held until the op that takes the gradient ends."""
         sizes, stage_of = self.instance.boundary, self.instance.stage_of
         if sizes is None:
             return Fraction(0)
@@ -202,7 +202,7 @@ class _Search:
         return static
 
     def _of(self, micro: _Micro) -> tuple[list[Fraction], list[int]]:
-        """What a microbatch holds on each stage, and the least work it still brings there."""
+        """Return the memory that a microbatch holds on each stage, and the least work that it still has there."""
         key = (micro.group, micro.step, micro.weights, micro.dropped)
         if key not in self.known:
             self.known[key] = self._holds(micro), self._brings(micro)
@@ -238,7 +238,7 @@ class _Search:
         return brings
 
     def _promise(self, state: _State) -> int:
-        """A lower bound on every completion of ``state``: each stage has its work before it."""
+        """Return a lower bound on every completion of ``state``: each stage has its work before it."""
         micros, free = state
         brings = [self._of(micro)[1] for micro in micros]
         steps = self.instance.optimizer_ticks or (0,) * self.instance.stages
@@ -248,7 +248,7 @@ class _Search:
         )
 
     def _value(self, state: _State) -> int:
-        """Value of a finished state; O comes last on its stage, since every op there has its gradient after it."""
+        """Return the value of a finished state. O is last on its stage: every op there has its gradient after it."""
         ends = list(state[1])
         if self.instance.barrier is Barrier.GLOBAL:
             ends = [tuple(map(max, zip(*ends, strict=True)))] * len(ends)
@@ -258,7 +258,7 @@ class _Search:
 
 
 def _classes(instance: Instance) -> list[list[int]]:
-    """Microbatches that are alike, together."""
+    """Group the microbatches that are alike."""
     found: dict[object, list[int]] = {}
     for j in range(instance.microbatches):
         own = _times(instance, j)
@@ -282,7 +282,7 @@ def _times(instance: Instance, microbatch: int) -> Instance | MicrobatchTimes:
 
 
 def _way(instance: Instance, microbatch: int) -> Iterator[list[_Op]]:
-    """The steps of a microbatch one after another, each in the ways that the instance allows."""
+    """Return the steps of a microbatch, one after another, each with the ways that the instance allows."""
     times, route = _times(instance, microbatch), _route(instance, microbatch)
     for v in route:
         mode = instance.recompute[v] if instance.recompute else "never"
@@ -326,7 +326,7 @@ def _parts(state: _State) -> list[int]:
 
 
 def _largest_cycle_mean(ends: list[Vector]) -> int:
-    """Least whole span: for every circle of stages, the paths from first start to next last end fit into its spans."""
+    """Return the least whole span: in each circle of stages, paths from first start to next last end fit its spans."""
     means = []
     for size in range(1, len(ends) + 1):
         for stages in combinations(range(len(ends)), size):

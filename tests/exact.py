@@ -27,7 +27,7 @@ _TIMES = (*TIMES, "optimizer_ticks")
 
 
 def solver() -> cp_model.CpSolver:
-    """One thread; a minute of CP-SAT's own time, which none of these problems needs, however busy the machine is."""
+    """Return a solver with one thread and a minute of CP-SAT's own time, which none of these problems needs."""
     found = cp_model.CpSolver()
     found.parameters.num_workers = 1
     found.parameters.max_deterministic_time = 60
@@ -35,7 +35,7 @@ def solver() -> cp_model.CpSolver:
 
 
 def least(problem: Relaxed, horizon: int, rules: Rules | None = None) -> int | None:
-    """Least objective value of ``problem``, in ticks; ``None``: proved to be above ``horizon``."""
+    """Return the least objective value of ``problem``, in ticks; ``None``: proved to be above ``horizon``."""
     formulation = Formulation(problem, horizon, minimise=True, rules=rules)
     search = solver()
     status = search.solve(formulation.model)
@@ -44,12 +44,12 @@ def least(problem: Relaxed, horizon: int, rules: Rules | None = None) -> int | N
 
 
 def known_value(instance: Instance) -> int:
-    """Value of the list schedule: every instance here has one."""
+    """Return the value of the list schedule. Every instance here has one."""
     return figures(HEURISTICS["list"](instance)).value(instance.objective)
 
 
 def proved_optimum(instance: Instance, rules: Rules | None = None) -> int:
-    """Least objective value of ``instance``, in ticks."""
+    """Return the least objective value of ``instance``, in ticks."""
     value = least(whole(expand(instance)), known_value(instance), rules)
     assert value is not None, "the list schedule is within the horizon"
     return value
@@ -65,7 +65,7 @@ def check_one_optimum(instance: Instance, name: str) -> None:
 
 
 def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
-    """Least value that the model without rules gives to ``starts``, moved to begin at 0; ``None``: not a solution."""
+    """Return the model's least value of ``starts``, without cuts and moved to begin at 0; ``None``: no solution."""
     graph = expand(instance)
     first = min(starts.values())
     horizon = max(start - first + graph.tasks[i].duration_ticks for i, start in starts.items())
@@ -79,7 +79,7 @@ def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
 
 
 def any_instance(random: Random, *, most_stages: int = 3, most_microbatches: int = 3) -> Instance:
-    """As ``random_instance``, also with any placement, routes, own times, long transfers, activations of no size.
+    """Return a ``random_instance``, or one with any placement, routes, own times, long transfers or empty activations.
 
     Several virtual stages a stage mean two microbatches at most, and no span of three stages: minutes for CP-SAT.
     """
@@ -104,7 +104,7 @@ def any_instance(random: Random, *, most_stages: int = 3, most_microbatches: int
 
 
 def _fewer_microbatches(instance: Instance, most: int) -> dict[str, object]:
-    """The first ``most`` microbatches, or one a route, with their times."""
+    """Keep the first ``most`` microbatches, or one for each route, with their times."""
     fields: dict[str, object] = {"microbatches": most}
     if instance.routes is not None:
         fields["routes"] = [route.model_copy(update={"microbatches": 1}) for route in instance.routes]
@@ -116,14 +116,14 @@ def _fewer_microbatches(instance: Instance, most: int) -> dict[str, object]:
 
 
 def _placement(random: Random, stages: int, virtual_stages: int) -> list[int]:
-    """Every stage holds a virtual stage, in any order."""
+    """Draw a placement in which every stage holds a virtual stage, in any order."""
     stage_of = [*range(stages), *(random.randrange(stages) for _ in range(virtual_stages - stages))]
     random.shuffle(stage_of)
     return stage_of
 
 
 def with_times(instance: Instance, factor: int) -> Instance:
-    """``instance`` with every time ``factor`` times as long."""
+    """Return ``instance`` with every time ``factor`` times as long."""
     fields = instance.model_dump()
     fields["comm_ticks"] *= factor
     for holder in (fields, *(fields.get("microbatch_times") or ())):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 FRAMEWORKS = {"torch", "torchtitan", "jaxpp", "sail"}
-"""What a block may say that it needs; such a block is not run."""
+"""Names of frameworks that a block may need. Such a block is not run."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: its language, what it needs (``None``: nothing), its text."""
+    """Represent a fenced block: its language, the framework that it needs (``None``: none), its text."""
 
     language: str
     needs: str | None
@@ -25,13 +25,13 @@ class Block:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
+    """Yield the fenced blocks of a page, in order."""
     for match in re.finditer(r"^```(\w*)(?: needs-(\w+))?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         yield Block(match[1], match[2], match[3])
 
 
 def run_page(page: Path, folder: Path) -> int:
-    """Run all blocks of a page, in order, in one folder; text after one is among what it printed. How many ran."""
+    """Run all blocks of a page, in order, in one folder, and count them. A block prints the text that follows it."""
     printed, ran = "", 0
     for block in blocks_of(page):
         assert block.needs is None or block.needs in FRAMEWORKS, block.needs
@@ -48,7 +48,7 @@ def run_page(page: Path, folder: Path) -> int:
 
 
 def run_block(block: Block, folder: Path) -> str:
-    """What a block prints on stdout; it has to end with 0."""
+    """Run a block and return what it prints on stdout. Its exit code has to be 0."""
     command = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "COLUMNS": "80", "PYTHONPATH": str(REPOSITORY)}

@@ -7,7 +7,7 @@ from random import Random
 
 from zbopt.analysis.metrics import figures
 from zbopt.graph import TaskGraph, expand
-from zbopt.graph.memory import least_memory, left, policies
+from zbopt.graph.memory import least_memory, policies, resident
 from zbopt.problem.instance import Instance, Kind, placement_of
 from zbopt.problem.schedule import Event, Provenance, Schedule
 from zbopt.timing import schedule_of
@@ -25,7 +25,7 @@ def random_instance(
     barriers: bool = True,
     unlike: bool = False,
 ) -> Instance:
-    """Any kind of instance: uneven times, communication, caps, shares, split or fused or free, no first B, O.
+    """Return any kind of instance: uneven times, communication, caps, shares, split, fused or free, no first B, O.
 
     A cap, where there is one, is never below what one microbatch needs, so that a schedule exists.
 
@@ -63,7 +63,7 @@ def random_instance(
 
 
 def _unlike(random: Random, instance: Instance) -> dict[str, object]:
-    """Two routes over halves of the virtual stages, times of some microbatches, or both."""
+    """Add two routes over halves of the virtual stages, times of some microbatches, or both."""
     fields: dict[str, object] = {}
     m, count = instance.microbatches, instance.virtual_stages
     if m > 1 and count > 1 and random.random() < 0.5:
@@ -83,7 +83,7 @@ def _unlike(random: Random, instance: Instance) -> dict[str, object]:
 
 
 def _with_b_but_first(random: Random, instance: Instance, firsts: set[int]) -> dict[str, object]:
-    """B where an instance of one route has none, unless its virtual stage is still a first one."""
+    """Add B where an instance of one route has none, unless its virtual stage is still a first one."""
     if instance.backward_ticks is None:
         return {}
     fields: dict[str, object] = {}
@@ -96,7 +96,7 @@ def _with_b_but_first(random: Random, instance: Instance, firsts: set[int]) -> d
 
 
 def _other_times(random: Random, instance: Instance, fields: dict[str, object]) -> dict[str, object]:
-    """Times of the same ops as those of ``instance`` with ``fields``, each anew."""
+    """Draw new times for the ops of ``instance`` with ``fields``."""
     names = ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks")
     rows = {name: fields.get(name, getattr(instance, name)) for name in names}
     return {
@@ -107,7 +107,7 @@ def _other_times(random: Random, instance: Instance, fields: dict[str, object]) 
 
 
 def _backward(random: Random, count: int) -> dict[str, object]:
-    """Times of B, W and BW: split, fused, or free; where split, the first virtual stage may have no B."""
+    """Draw times of B, W and BW: split, fused, or free. Where split, the first virtual stage may have no B."""
     way = random.choice(("split", "split", "fused", "free"))
     if way == "fused":
         return {"fused_backward_ticks": [random.randint(1, 4) for _ in range(count)]}
@@ -123,13 +123,13 @@ def _backward(random: Random, count: int) -> dict[str, object]:
 
 
 def _caps(random: Random, instance: Instance) -> list[Fraction]:
-    """Between what one microbatch needs on a stage and what all need."""
+    """Draw caps between the memory that one microbatch needs on a stage and the memory that all need."""
     least = [least_memory(instance, s) for s in range(instance.stages)]
     return [need * random.choice((1, Fraction(3, 2), 2, instance.microbatches)) for need in least]
 
 
 def with_memory(random: Random, instance: Instance) -> Instance:
-    """``instance`` with any of the memory fields: boundaries, static state, what B adds, recomputation and offload by
+    """Add any of the memory fields to ``instance``: boundaries, static state, what B adds, recomputation and offload by
     choice.
 
     A cap, where there is one, is never below what one microbatch needs, so that a schedule exists.
@@ -174,11 +174,11 @@ def with_memory(random: Random, instance: Instance) -> Instance:
 
 
 MORE = (Fraction(0), Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2))
-"""What a cap may have beyond the least."""
+"""Amounts by which a cap may exceed the least one."""
 
 
 def random_schedule(random: Random, instance: Instance) -> Schedule:
-    """A valid schedule: tasks in a random order that the dependencies allow, each with a random delay.
+    """Return a valid schedule: tasks in a random order that the dependencies allow, each with a random delay.
 
     Where the memory cap stands in the way of a random order, the microbatches go one after another.
     """
@@ -204,18 +204,19 @@ def _within_cap(schedule: Schedule) -> bool:
 
 
 def _least(graph: TaskGraph) -> list[int]:
-    """For each choice the option that needs least memory: BW, and the way that leaves least of an activation."""
+    """Return, for each choice, the option of least memory: BW, and the way that leaves least of an activation."""
     taken = [1] * len(graph.choices)
     for (v, *_), choice in graph.policy_of.items():
-        amounts = [left(graph.instance, v, way) for way in policies(graph.instance, v)]
+        amounts = [resident(graph.instance, v, way) for way in policies(graph.instance, v)]
         taken[choice] = amounts.index(min(amounts))
     return taken
 
 
 class _Placing:
-    """List scheduling: a random one of the tasks whose inputs are placed and whose memory fits, last on its stage.
+    """Place tasks as a list: a random one whose inputs are placed and whose memory fits goes last on its stage.
 
-    Last on its links too, and a transfer in its turn: those of one stage to another go as their producers were placed.
+    It is last on its links too. Transfers from one stage to another go in the order in which their producers were
+    placed.
     With ``hosts_apart`` no OUT or IN runs beside an op of its stage; else memory may exceed its cap while one does.
     """
 
@@ -258,7 +259,7 @@ class _Placing:
         return self._turn(task) and self._fits(task) and not self._overtakes(task)
 
     def _overtakes(self, task: int) -> bool:
-        """A transfer whose content was placed before is not there yet."""
+        """Tell whether a transfer whose content was placed before is not placed yet."""
         for channel in self.graph.channels:
             made = {s.send: [self.placed[p] for p in s.producers if p in self.placed] for s in channel.sent}
             if task in made:
@@ -267,7 +268,7 @@ class _Placing:
         return False
 
     def _turn(self, task: int) -> bool:
-        """One by one: every task of the microbatches before is placed."""
+        """Tell whether every task of the microbatches before is placed, where they go one by one."""
         this = self.graph.tasks[task]
         if not self.one_by_one or this.microbatch is None:
             return True
@@ -280,7 +281,7 @@ class _Placing:
         )
 
     def _rank(self, task: int) -> tuple[int, int, int]:
-        """Down the route and back, an R just before its backward and a W just after it: least memory."""
+        """Rank tasks down the route and back, with R just before its backward and W just after it: least memory."""
         this = self.graph.tasks[task]
         v = this.virtual_stage or 0
         if task not in self.on_compute:
@@ -318,5 +319,5 @@ class _Placing:
 
 
 def with_events(schedule: Schedule, events: list[Event]) -> Schedule:
-    """``schedule`` with other events."""
+    """Return ``schedule`` with other events."""
     return schedule.model_copy(update={"events": tuple(events)})

@@ -15,7 +15,7 @@ from zbopt.problem.instance import Instance, Kind
 
 
 def timed_instance(random: Random, *, most_ops: int = 8) -> Instance:
-    """As ``any_instance``, with a random choice of the fields around time.
+    """Return an instance of ``any_instance`` with a random choice of the fields around time.
 
     Args:
         random: Source of all choices.
@@ -42,12 +42,12 @@ def timed_instance(random: Random, *, most_ops: int = 8) -> Instance:
 
 
 def _is_quick(fields: dict[str, Any], instance: Instance) -> bool:
-    """A span over several iterations of several stages takes CP-SAT too long."""
+    """Tell whether CP-SAT is quick. A span over several iterations of several stages takes it too long."""
     return fields["objective"] == "makespan" or instance.stages <= 2
 
 
 def _transfers(random: Random, instance: Instance) -> dict[str, Any]:
-    """A way to transfer; latencies by stage, by node or alike; perhaps a size and bandwidths."""
+    """Draw a kind of transfer; latencies by stage, by node or alike; perhaps a size and bandwidths."""
     stages = range(instance.stages)
     fields: dict[str, Any] = {"communication": random.choice(("latency", "link", "link", "blocking"))}
     if random.random() < 0.4:
@@ -89,7 +89,7 @@ def _update(random: Random, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inputs(random: Random, fields: dict[str, Any]) -> None:
-    """Ready times; reductions on ports where these are occupied."""
+    """Draw ready times of inputs, and put reductions on ports where these are occupied."""
     if fields.get("transfer_occupies") == "port" and "reduction_ticks" in fields and random.random() < 0.5:
         fields["reduction_occupies"] = "port"
     if random.random() < 0.4:

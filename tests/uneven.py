@@ -8,7 +8,7 @@ from zbopt.problem.instance import Instance
 def uneven(
     stages: int, microbatches: int, memory_cap: int | None, placement: str = "linear", *, objective: str = "makespan"
 ) -> Instance:
-    """F, B, W, comm = 10, 11, 8, 1; two virtual stages a stage where the placement is not linear."""
+    """Return F, B, W, comm = 10, 11, 8, 1, with two virtual stages on a stage unless the placement is linear."""
     return Instance.uniform(
         stages=stages,
         microbatches=microbatches,

@@ -32,7 +32,7 @@ needs_minizinc = pytest.mark.skipif(
 
 
 def instances() -> Iterator[Instance]:
-    """Random instances of at least two stages and microbatches: every placement, option, barrier and objective."""
+    """Yield random instances of two or more stages and microbatches: every placement, option, barrier, objective."""
     for seed in count():
         instance = random_instance(Random(seed), most_stages=3, most_microbatches=3)
         if min(instance.stages, instance.microbatches) >= 2 and instance.virtual_stages * instance.microbatches <= 8:
@@ -43,7 +43,7 @@ VARIED = list(islice(instances(), 32))
 
 
 def answer(instance: Instance, folder: Path) -> str | None:
-    """MiniZinc's proved best solution as JSON; ``None`` where it proves that there is none."""
+    """Return MiniZinc's proved best solution as JSON; ``None`` where it proves that there is none."""
     assert MINIZINC is not None
     data = folder / "instance.dzn"
     data.write_text(to_minizinc(instance))
@@ -56,7 +56,7 @@ def answer(instance: Instance, folder: Path) -> str | None:
 
 
 def printed_by(command: list[str], timeout_s: float) -> str:
-    """What a program prints; whatever happens, none of the processes that it started is left behind."""
+    """Run a program and return what it prints. Whatever happens, no process that it started is left behind."""
     program = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -84,7 +84,7 @@ def test_bug_solvers_left_behind(tmp_path: Path) -> None:
 
 
 def test_instances_are_varied() -> None:
-    """What the comparison below stands on: each part of the formulation occurs in several instances."""
+    """Each part of the formulation occurs in several instances, so the comparison below covers it."""
     assert len(VARIED) >= 30
     kinds = {
         "several virtual stages a stage": [not i.is_linear for i in VARIED],
@@ -160,6 +160,6 @@ def test_data_of_an_instance() -> None:
     ],
 )
 def test_answers_that_cannot_be_read(text: str, message: str) -> None:
-    """Each says what is wrong and what to run instead."""
+    """Each error says what is wrong and what to run instead."""
     with pytest.raises(ValueError, match=message):
         from_minizinc(Instance.uniform(stages=2, microbatches=2), text)

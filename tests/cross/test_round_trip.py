@@ -26,20 +26,20 @@ from zbopt.timing import schedule_of_orders
 
 INSTANCES = Path(__file__).parents[2] / "instances"
 SETS = ("audit", "unit", "zb-iclr2024")
-"""Sets whose schedules every format has words for."""
+"""Sets whose schedules every format can express."""
 FEW_FORWARDS = 80
-"""So many and the heuristics and the solver are quick: of larger instances their first microbatches."""
+"""Up to so many, the heuristics and the solver are quick. Larger instances are cut to their first microbatches."""
 
 
 def _read(name: str) -> Iterator[Instance]:
-    """Every instance of a set, nameless."""
+    """Read every instance of a set, and leave out its name."""
     for path in sorted((INSTANCES / name).glob("*.json")):
         if not path.name.endswith(".events.json"):
             yield read_instance(path).model_copy(update={"name": None})
 
 
 def _short(name: str) -> list[Instance]:
-    """Every instance of a set, the large ones with fewer microbatches; equal ones once."""
+    """Return every instance of a set, the large ones with fewer microbatches, equal ones once."""
     found: dict[Instance, None] = {}
     for instance in _read(name):
         most = max(3, FEW_FORWARDS // instance.virtual_stages)
@@ -50,12 +50,12 @@ def _short(name: str) -> list[Instance]:
 
 
 def _whole(name: str) -> list[Instance]:
-    """Every instance of a set with all its microbatches, once for all its caps."""
+    """Return every instance of a set with all its microbatches, once for all its caps."""
     return list(dict.fromkeys(instance.model_copy(update={"memory_cap": None}) for instance in _read(name)))
 
 
 def _longest(name: str) -> list[Instance]:
-    """Of each placement on each number of stages the step with the most microbatches: times make no other file."""
+    """Return the step with the most microbatches by placement and stages: other times change no file's shape."""
     most: dict[tuple[int, ...], Instance] = {}
     for instance in _whole(name):
         known = most.get(instance.stage_of)
@@ -65,7 +65,7 @@ def _longest(name: str) -> list[Instance]:
 
 
 def _made(heuristic: str, instance: Instance) -> Schedule | None:
-    """What a heuristic makes of an instance at once: any schedule will do here."""
+    """Return the schedule that a heuristic makes of an instance at once. Any schedule will do here."""
     with limited(lambda: True):
         try:
             return HEURISTICS[heuristic](instance)
@@ -74,7 +74,7 @@ def _made(heuristic: str, instance: Instance) -> Schedule | None:
 
 
 def _schedules(name: str) -> Iterator[Schedule]:
-    """What the heuristics make of each instance, with the cap where they plan for it, and the optimum of small ones."""
+    """Yield each heuristic's schedule of each instance (with the cap if it plans for one), and small ones' optima."""
     for instance in _short(name):
         free = instance.model_copy(update={"memory_cap": None})
         tried = (("1f1b", free), ("zb-h1", free), ("interleaved", free), ("list", instance))
@@ -86,7 +86,7 @@ def _schedules(name: str) -> Iterator[Schedule]:
 
 
 def _wave(instance: Instance) -> Schedule:
-    """Each microbatch there and back, three turns after the one before: on any placement, whatever memory that takes.
+    """Build a wave: each microbatch there and back, three turns after the one before, on any placement, without a cap.
 
     F of virtual stage v in turn v, B in turn 2n - 1 - v, W right after it: every op comes after its input.
     """
@@ -104,7 +104,7 @@ def _wave(instance: Instance) -> Schedule:
 
 
 def _back(schedule: Schedule) -> Iterator[str]:
-    """Each two-way format that takes ``schedule``, after it came back with the same order."""
+    """Yield each two-way format that takes ``schedule``, after the schedule came back with the same order."""
     order, instance = order_of_schedule(schedule), schedule.instance
     rows = lower(schedule)
     assert order_from_csv(rows_text(compute_only(rows)), instance) == order
@@ -142,7 +142,7 @@ def test_export_then_import_gives_the_same_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_whole_steps_come_back(name: str) -> None:
-    """The same with every microbatch of the longest steps, up to 49,152 events. Caps do not matter to a format."""
+    """Every microbatch of the longest steps, up to 49,152 events, comes back. Caps do not matter to a format."""
     taken = set()
     for instance in _longest(name):
         schedule = HEURISTICS["zb-h1"](instance) if instance.virtual_stages == instance.stages else _wave(instance)
@@ -153,7 +153,7 @@ def test_whole_steps_come_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_layouts_come_back(name: str) -> None:
-    """Uneven layers, on every placement that goes round the stages."""
+    """Uneven layers come back, on every placement that goes round the stages."""
     tried = 0
     for instance in _whole(name):
         stages, n = instance.stages, instance.virtual_stages

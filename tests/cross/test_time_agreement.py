@@ -39,7 +39,7 @@ def instance_of(seed: int) -> Instance:
 
 
 def fixed_value(instance: Instance, starts: dict[int, int]) -> int | None:
-    """Least value that the model without rules gives to ``starts``; ``None``: not a solution."""
+    """Return the least value that the model without rules gives to ``starts``; ``None``: they are no solution."""
     graph = expand(instance)
     first = min(starts.values()) if instance.input_ready_ticks is None else 0
     horizon = max(start - first + graph.tasks[i].duration_ticks for i, start in starts.items()) + one_by_one(graph)
@@ -95,7 +95,7 @@ def test_what_the_validator_refuses_the_model_refuses(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(BLOCKS))
 def test_the_optimum_is_valid_and_no_bound_is_above_it(number: int) -> None:
-    """What the model finds the validator accepts; every closed argument, and stages alone, stay at or below it."""
+    """The validator accepts what the model finds. Every closed argument, and stages alone, stay at or below it."""
     for seed in block(number)[:8]:
         instance = timed_instance(Random(f"optimum {seed}"), most_ops=6)
         graph = expand(instance)

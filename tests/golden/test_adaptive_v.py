@@ -69,7 +69,7 @@ def test_witness_of_any_length(p: int, k: int) -> None:
 
 
 def _stays(schedule: Schedule) -> Iterator[int]:
-    """Ticks from each microbatch's first start on a stage to its last end there."""
+    """Return the ticks from each microbatch's first start on a stage to its last end there."""
     for stage in range(schedule.instance.stages):
         for microbatch in range(schedule.instance.microbatches):
             own = [e for e in schedule.events if (e.stage, e.microbatch) == (stage, microbatch)]

@@ -85,7 +85,7 @@ def test_dualpipe_v() -> None:
 
 @pytest.mark.parametrize("name", ["dualpipe", "dualpipe-v"])
 def test_without_overlap_they_run_one_after_the_other(name: str) -> None:
-    """The same order with F and BW in turn is valid too: no less than the load, 20 (F + BW)."""
+    """This order with F and BW in turn is valid too: it takes no less than the load, 20 (F + BW)."""
     placement = "bidirectional" if name == "dualpipe" else "v"
     instance = Instance.uniform(stages=4, microbatches=20, placement=placement, virtual=2, fused_backward_ticks=2)
     schedule = HEURISTICS[name](instance)
@@ -104,7 +104,7 @@ def test_without_overlap_they_run_one_after_the_other(name: str) -> None:
     ],
 )
 def test_where_they_are_not_defined(name: str, fields: dict[str, Any], reason: str) -> None:
-    """Each says which rule the instance breaks, and what to take instead."""
+    """Each error says which rule the instance breaks, and what to take instead."""
     with pytest.raises(NotApplicableError, match=reason):
         HEURISTICS[name](Instance.uniform(**({"stages": 4, "microbatches": 8} | fields)))
 

@@ -1,4 +1,4 @@
-"""What recomputation and offloading are for: schedules under caps below what any schedule needs without them."""
+"""Recomputation and offloading: schedules under caps below what any schedule needs without them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERYTHING = Path(__file__).parents[2] / "instances" / "everything"
 
 
 def problem(seed: int, way: str, mode: str) -> Instance:
-    """Two stages of two virtual stages each, in bytes, under a cap of one byte less than what is needed without.
+    """Return two stages of two virtual stages each, under a cap one byte below what is needed if nothing is dropped.
 
     Args:
         seed: Of times and sizes, the same for each mode.

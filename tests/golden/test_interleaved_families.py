@@ -15,7 +15,7 @@ from zbopt.validator import validate
 
 
 def fused(p: int, v: int, m: int, ticks: int = 1) -> Instance:
-    """F = 1 and BW = 2 a stage, ``ticks`` and twice that a virtual stage."""
+    """Return an instance with F = 1 and BW = 2 on a stage: ``ticks`` and twice that on a virtual stage."""
     placement = {"placement": "linear"} if v == 1 else {"placement": "interleaved", "virtual": v}
     return Instance.uniform(
         stages=p,

@@ -19,7 +19,7 @@ HANDCRAFTED = {"1F1B": "1f1b", "ZB-H1": "zb-h1", "ZB-H2": "zb-h2"}
 
 
 def stage_times(row):
-    """F, B, W and transfer of a whole stage in microseconds."""
+    """Return F, B, W and transfer of a whole stage in microseconds."""
     if "tf_ms" in row:
         return [round(row[key] * 1000) for key in ("tf_ms", "tb_ms", "tw_ms", "tcomm_ms")]
     return [*(2 * row[f"chunk_{key}_us"] for key in ("tf", "tb", "tw")), row["tcomm_us"]]

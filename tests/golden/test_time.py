@@ -1,4 +1,4 @@
-"""What transfers, barriers and iterations cost, by published figures and by hand counts."""
+"""Cost of transfers, barriers and iterations, by published figures and by hand counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RANKS = (
 
 
 def _key(action: str) -> Key:
-    """The op of an action; a RECV is the SEND of the virtual stage from which it receives."""
+    """Return the op of an action. A RECV is the SEND of the virtual stage from which it receives."""
     found = re.fullmatch(r"(\d)(F|B|SEND_F|SEND_B|RECV_F|RECV_B)(\d)", action)
     assert found is not None
     v, kind, j = int(found[1]), found[2], int(found[3])
@@ -41,7 +41,7 @@ def _key(action: str) -> Key:
 
 
 def _link_orders(graph: TaskGraph) -> list[list[Use]]:
-    """The uses of each link in the order of the first rank that it belongs to."""
+    """Return the uses of each link, in the order of the first rank that it belongs to."""
     places = [{graph.index[_key(action)]: n for n, action in enumerate(rank.split())} for rank in RANKS]
     return [sorted(link.uses, key=lambda use: places[link.stages[0]][use.task]) for link in graph.links]
 
@@ -138,7 +138,7 @@ def _interleaved(v: int, bandwidth: Fraction) -> int:
 
 
 def _everything(stages: int, microbatches: int, cap: int) -> Instance:
-    """Every field around time, recomputation by choice and memory by tensor, on nodes of half the stages."""
+    """Return an instance with every field around time, recomputation by choice, memory by tensor, and two nodes."""
     return Instance.model_validate(
         {
             "stages": stages,

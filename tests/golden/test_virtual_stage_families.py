@@ -70,7 +70,7 @@ PEERS = _peers()
 
 
 def run(name: str, peer: Peer, objective: str, cap: Fraction | None = None) -> Figures:
-    """A heuristic on a peer's problem, a tick being one unit of the file over ``virtual``; validated."""
+    """Run a heuristic on a peer's problem and validate it. A tick is one unit of the file over ``virtual``."""
     return _run(name, (*peer[1:6], peer.placement), objective, cap)
 
 
@@ -83,7 +83,7 @@ def _run(name: str, problem: tuple[Any, ...], objective: str, cap: Fraction | No
 
 
 def instance_of(peer: Peer, objective: str, cap: Fraction | None) -> Instance:
-    """A peer's problem."""
+    """Return a peer's problem as an instance."""
     return _instance((*peer[1:6], peer.placement), objective, cap)
 
 
@@ -165,7 +165,7 @@ REAL = [
 
 @pytest.mark.parametrize("peer", REAL, ids=ids(REAL))
 def test_v_families_at_the_papers_times(peer: Peer) -> None:
-    """No longer than published, at no more memory."""
+    """Each is no longer than published, at no more memory."""
     name = NAMES.get(peer.scheduler, peer.scheduler)
     for objective in OBJECTIVES:
         found, published = run(name, peer, objective), getattr(peer, objective)
@@ -202,7 +202,7 @@ CAPPED = [peer for peer in PEERS if peer.scheduler == "v-auto" and peer.m <= 24 
 
 
 def best_published(problem: Peer, objective: str, cap: Fraction) -> Fraction:
-    """Of the peers on the same problem and placement that fit the cap."""
+    """Return the best of the peers on this problem and placement that fit the cap."""
     same = [peer for peer in PEERS if (*peer[1:6], peer.placement) == (*problem[1:6], problem.placement)]
     return min(getattr(peer, objective) for peer in same if peer.peak <= cap)
 

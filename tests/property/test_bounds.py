@@ -20,7 +20,7 @@ BLOCKS, BLOCK = 26, 20
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bounds_stay_at_or_below_the_optimum(block: int) -> None:
-    """Closed arguments, and relaxations to every set of stages but all; the optimum is CP-SAT's."""
+    """Closed arguments, and relaxations to every proper set of stages, stay at or below CP-SAT's optimum."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         instance = any_instance(Random(seed))
         best = proved_optimum(instance)
@@ -35,7 +35,7 @@ def test_bounds_stay_at_or_below_the_optimum(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(10))
 def test_closed_arguments_against_brute_force(block: int) -> None:
-    """The same without CP-SAT, where at most twelve steps are to be put in order."""
+    """No closed argument is above the brute-force optimum, where at most twelve steps are to be put in order."""
     compared = 0
     for seed in range(10_000 + block * 40, 10_000 + (block + 1) * 40):
         instance = any_instance(Random(seed), most_microbatches=4)

@@ -19,7 +19,7 @@ BLOCKS, BLOCK = 10, 20
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bounds_on_v_placement(block: int) -> None:
-    """2 stages, uneven times, communication, shares, short memory; the optimum is CP-SAT's."""
+    """Two stages, uneven times, communication, shares, little memory: no bound is above CP-SAT's optimum."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         instance = _instance(Random(seed))
         found = {name: argument(instance) for name, argument in ARGUMENTS.items()}

@@ -41,13 +41,13 @@ def test_unit_times() -> None:
 
 
 def test_nothing_fits() -> None:
-    """An activation counts 1, the cap is 1/2: no schedule."""
+    """An activation counts 1 and the cap is 1/2, so there is no schedule."""
     assert optimum(Instance.uniform(stages=2, microbatches=2, memory_cap=0.5)) is None
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_equals_the_best_of_all_orders(seed: int) -> None:
-    """Every order of every stage, timed by the package's own timing: the other way to the same value."""
+    """Enumerating every order of every stage, timed by the package's own timing, gives the same value."""
     random = Random(seed)
     instance = random_instance(random, most_stages=3, most_microbatches=2, virtual=False)
     values = [_value(schedule, instance) for schedule in _all_schedules(instance)]
@@ -85,7 +85,7 @@ def _all_schedules(instance: Instance) -> list[Schedule]:
 
 
 def _orders(graph: TaskGraph, row: tuple[int, ...], taken: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Orders of a stage's tasks in which each microbatch goes F, B, W, and the last is O."""
+    """Yield the orders of a stage's tasks in which each microbatch goes F, B, W, and the last is O."""
     runs = [i for i in row if (choice := graph.tasks[i].choice) is None or taken[choice] == graph.tasks[i].option]
     rank = [Kind.F, Kind.B, Kind.BW, Kind.W]
     steps = [i for i in runs if graph.tasks[i].kind is Kind.O]

@@ -20,14 +20,14 @@ BLOCKS, BLOCK = 13, 40
 
 
 def test_instances_are_such_that_the_bound_says_something() -> None:
-    """Else the tests below would show nothing."""
+    """The bound says something on these instances. Otherwise the tests below would show nothing."""
     said = [Crossings.of(_instance(Random(seed))) is not None for seed in range(BLOCKS * BLOCK)]
     assert sum(said) > len(said) // 3
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bound_is_never_above_the_optimum(block: int) -> None:
-    """From every stage that limits, grown to the end and broken off after two layers; the optimum is CP-SAT's."""
+    """From every stage that limits, grown to the end or broken off, the bound is at most CP-SAT's optimum."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         instance = _instance(Random(seed))
         pipes = [pipe for stage in range(instance.stages) if (pipe := pipe_of(instance, stage)) is not None]
@@ -43,7 +43,7 @@ def test_bound_is_never_above_the_optimum(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_layers_give_the_optimum_of_what_is_kept(block: int) -> None:
-    """Of the span of the first stage; CP-SAT has the same ops without order of microbatches and without layers."""
+    """The first stage's least span equals CP-SAT's, which has these ops without microbatch order and layers."""
     compared = 0
     for seed in range(9000 + block * 10, 9000 + (block + 1) * 10):
         fields = _instance(Random(seed)).model_dump() | {"objective": "max_stage_span"}
@@ -62,7 +62,7 @@ def _least(pipe: Pipe, microbatches: int) -> int:
 
 
 def _instance(random: Random) -> Instance:
-    """A linear pipeline with uneven times and caps near what one, two or three microbatches need."""
+    """Draw a linear pipeline with uneven times and caps near what one, two or three microbatches need."""
     stages = random.choice((2, 2, 3, 3, 4))
 
     def times(most: int) -> list[int]:
@@ -90,7 +90,7 @@ def _instance(random: Random) -> Instance:
 
 
 def _kept_optimum(pipe: Pipe, microbatches: int) -> int:
-    """Least end on the first stage of F and B of all stages, and W and memory of the first."""
+    """Return the least end on the first stage, with F and B of all stages, and with W and memory of the first."""
     model, many, stages = cp_model.CpModel(), range(microbatches), range(len(pipe.forward))
     longest = microbatches * sum((*pipe.forward, *pipe.backward, *pipe.weight, *pipe.down, *pipe.up)) + 1
 
@@ -125,7 +125,7 @@ def _memory_fits(
     others: list[tuple[cp_model.IntVar, cp_model.IntVar, cp_model.IntVar]],
     start: cp_model.IntVar,
 ) -> None:
-    """What the others hold at ``start`` leaves room."""
+    """Tell whether the memory that the others hold at ``start`` leaves room."""
 
     def by_then(time: cp_model.LinearExprT) -> cp_model.IntVar:
         literal = model.new_bool_var("")

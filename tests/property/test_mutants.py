@@ -22,7 +22,7 @@ WITH_MEMORY = 240
 """From this seed on, instances have the memory fields too."""
 Damaged = tuple[Instance, list[Event]]
 Damage = Callable[[Random, Schedule], Damaged | None]
-"""What makes a damaged list of events (and instance) of a valid schedule; ``None`` where it has nothing to damage."""
+"""Function that damages the events (and instance) of a valid schedule; ``None``: it found nothing to damage."""
 
 # What follows from an event that is early, late or longer than it should be.
 TIMES = frozenset({Code.DEPENDENCY_VIOLATION, Code.STAGE_OVERLAP, Code.MEMORY_EXCEEDED, Code.CYCLE})
@@ -47,7 +47,7 @@ def _at(event: Event, start: int) -> Event:
 
 
 def _find(schedule: Schedule, like: Event, kind: Kind) -> Event | None:
-    """The event of ``kind`` of the same virtual stage and microbatch."""
+    """Return the event of ``kind`` with the virtual stage and microbatch of ``like``."""
     key = (kind, like.virtual_stage, like.microbatch)
     return next((e for e in schedule.events if (e.kind, e.virtual_stage, e.microbatch) == key), None)
 
@@ -176,7 +176,7 @@ def before_time(random: Random, schedule: Schedule) -> Damaged:
 
 
 def cap_below_peak(random: Random, schedule: Schedule) -> Damaged | None:
-    """The same events under a cap a little below what one stage holds."""
+    """Keep the events and set a cap a little below what one stage holds."""
     peaks = list(figures(schedule).peak_memory)
     stage = random.randrange(len(peaks))
     peaks[stage] -= Fraction(1, 1000)
@@ -347,7 +347,7 @@ def dropped_twice(random: Random, schedule: Schedule) -> Damaged | None:
 
 
 def one_host_link_for_all(random: Random, schedule: Schedule) -> Damaged | None:
-    """The same events where all stages share one link to the host, if two transfers are on it at once."""
+    """Keep the events and give all stages one link to the host, if two transfers are then on it at once."""
     instance = schedule.instance
     hosts = sorted((e for e in schedule.events if e.kind in HOSTS), key=lambda e: e.start)
     if not any(after.start < before.end for before, after in pairwise(hosts)):
@@ -356,7 +356,7 @@ def one_host_link_for_all(random: Random, schedule: Schedule) -> Damaged | None:
 
 
 def more_of(*fields: str) -> Damage:
-    """The same events, under the caps that they need, with a little more of what one field counts."""
+    """Keep the events, under the caps that they need, and count a little more in one field."""
 
     def damage(random: Random, schedule: Schedule) -> Damaged | None:
         instance = schedule.instance
@@ -376,7 +376,7 @@ def more_of(*fields: str) -> Damage:
 
 
 def another_receive_buffer(random: Random, schedule: Schedule) -> Damaged | None:
-    """The same events, under the caps that they need, with receive buffers for one microbatch more."""
+    """Keep the events, under the caps that they need, and give one microbatch more a receive buffer."""
     instance = schedule.instance
     if instance.receive_buffers not in (None, 1) or not any(instance.boundary or ()):
         return None
@@ -437,7 +437,7 @@ CASES: dict[Damage, tuple[Code, frozenset[Code]]] = {
 
 
 NEVER_ALONE = {drop_forward, drop_weight, backward_before_forward, order_that_deadlocks}
-"""What is missing is missed by what needs it; and a backward with its F is two ops at a time."""
+"""Further codes: an op that is missing is missed by those that need it; a backward with its F is two ops at a time."""
 
 
 @cache
@@ -451,7 +451,7 @@ def _instance_and_schedule(seed: int) -> tuple[Instance, Schedule]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_schedules_are_valid(seed: int) -> None:
-    """Valid by construction, from the task graph, which the validator does not read; the figures agree too."""
+    """They are valid by construction from the task graph, which the validator does not read. The figures agree too."""
     instance, schedule = _instance_and_schedule(seed)
     verdict = validate(instance, schedule)
     known = figures(schedule)
@@ -462,7 +462,7 @@ def test_random_schedules_are_valid(seed: int) -> None:
 
 @pytest.mark.parametrize("damage", CASES, ids=lambda damage: damage.__name__)
 def test_damage_is_named(damage: Damage) -> None:
-    """Each kind of damage on each of 480 random schedules that has something to damage, at least 8 of them."""
+    """Each kind of damage is named on each of 480 random schedules that it can damage, at least 8 of them."""
     expected, allowed = CASES[damage]
     tried, alone = 0, False
     for seed in SEEDS:

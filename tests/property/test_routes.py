@@ -21,7 +21,7 @@ from zbopt.validator import validate
 
 
 def unlike(seed: int) -> Instance:
-    """At most eight pairs of virtual stage and microbatch, with two routes, own times, or both."""
+    """Draw an instance of at most eight pairs of virtual stage and microbatch, with two routes, own times, or both."""
     random = Random(f"unlike {seed}")
     while True:
         instance = random_instance(random, most_stages=3, most_microbatches=4, unlike=True)
@@ -46,7 +46,7 @@ def test_brute_force_cpsat_bounds_and_validator_agree(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_heuristics_are_valid_or_say_why_not(block: int) -> None:
-    """Every heuristic on instances of two routes and own times, caps of one microbatch too; list always answers."""
+    """Each is valid or raises, on two routes and own times, caps of one microbatch too. ``list`` always answers."""
     for seed in range(block * 20, block * 20 + 20):
         instance = random_instance(Random(f"heuristic {seed}"), most_stages=5, most_microbatches=8, unlike=True)
         answered = set()
@@ -106,7 +106,7 @@ def test_one_order_of_unlike_microbatches_misses_the_optimum() -> None:
 
 
 def _in_order(instance: Instance, order: tuple[int, ...]) -> int:
-    """Least makespan with every kind of op of every virtual stage in this order of microbatches."""
+    """Return the least makespan with every kind of op of every virtual stage in this order of microbatches."""
     graph = expand(instance)
     formulation = Formulation(whole(graph), 2 * known_value(instance), minimise=True, rules=FREE)
     for (kind, where, microbatch, iteration), before in graph.index.items():

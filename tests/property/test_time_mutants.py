@@ -138,7 +138,7 @@ DAMAGES: dict[Callable[[Schedule], list[Event] | None], tuple[Code, set[Code]]] 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_damage_is_named(damage: Callable[[Schedule], list[Event] | None]) -> None:
-    """What is missing, too much or of the wrong length is named, and nothing that does not follow from it."""
+    """An event that is missing, too many or of the wrong length is named, and nothing that does not follow from it."""
     expected, allowed = DAMAGES[damage]
     tried = 0
     for seed in SEEDS:

@@ -9,7 +9,7 @@ import pytest
 from exact import proved_optimum
 
 from zbopt.bounds.valley import Valley
-from zbopt.bounds.valley.kept import can_be_full
+from zbopt.bounds.valley.relaxation import can_be_full
 from zbopt.graph.memory import least_memory
 from zbopt.problem.instance import Instance, Objective
 
@@ -18,14 +18,14 @@ BLOCKS, BLOCK = 13, 40
 
 
 def test_instances_are_such_that_the_bound_says_something() -> None:
-    """Else the tests below would show nothing."""
+    """The bound says something on these instances. Otherwise the tests below would show nothing."""
     said = [Valley.of(_instance(Random(seed)), 0, 1000) is not None for seed in range(BLOCKS * BLOCK)]
     assert sum(said) > 0.9 * len(said)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bound_is_never_above_the_optimum(block: int) -> None:
-    """What grows, some stages with some of them full, and all stages; the optimum is CP-SAT's."""
+    """The growing bound, some stages with some of them full, and all stages stay at or below CP-SAT's optimum."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         random = Random(seed)
         instance = _instance(random)
@@ -53,7 +53,7 @@ def test_bound_is_never_above_the_optimum(block: int) -> None:
 
 
 def _nothing_else(instance: Instance) -> bool:
-    """Both virtual stages of each stage hold as much, and their W take one tick, which is not cut; no other memory.
+    """Tell whether both virtual stages of a stage hold as much, their W take one tick, and nothing else takes memory.
 
     Under the largest span, what is left of W on other stages than the first is not kept.
     """
@@ -67,7 +67,7 @@ def _nothing_else(instance: Instance) -> bool:
 
 
 def _instance(random: Random) -> Instance:
-    """A V with uneven times, and caps near what one, two or three microbatches need."""
+    """Draw a V with uneven times, and caps near what one, two or three microbatches need."""
     stages, microbatches = random.choice(((2, 2), (2, 2), (2, 3), (2, 4), (3, 2), (3, 2), (4, 2)))
     alike = random.random() < 0.7
 

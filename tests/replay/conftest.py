@@ -15,7 +15,7 @@ Order = list[list[tuple[Kind, int, int]]]
 
 
 def timed(instance: Instance, order: Order) -> Schedule:
-    """The schedule of (kind, virtual stage, microbatch) by stage, at earliest starts; O after all else."""
+    """Return the schedule of (kind, virtual stage, microbatch) by stage, at earliest starts; O after all else."""
     graph = expand(instance)
     rows = [[graph.index[Key(*op)] for op in row] for row in order]
     if instance.optimizer_ticks is not None:
@@ -25,7 +25,7 @@ def timed(instance: Instance, order: Order) -> Schedule:
 
 
 def zb_h1(stages: int = 4, microbatches: int = 8, **fields: object) -> Schedule:
-    """1F1B's forwards, with the backward split and W late by the stage's number."""
+    """Return ZB-H1: 1F1B's forwards, with the backward split and W late by the stage's number."""
     order: Order = []
     for s in range(stages):
         warm = min(stages - s, microbatches)
@@ -45,7 +45,7 @@ def zb_h1(stages: int = 4, microbatches: int = 8, **fields: object) -> Schedule:
 
 
 def one_f_one_b(stages: int = 4, microbatches: int = 8, **fields: object) -> Schedule:
-    """1F1B with the backward never split."""
+    """Return 1F1B with whole backwards."""
     order: Order = []
     for s in range(stages):
         warm = min(stages - s, microbatches)
@@ -60,7 +60,7 @@ def one_f_one_b(stages: int = 4, microbatches: int = 8, **fields: object) -> Sch
 
 
 def all_forward(stage_of: tuple[int, ...], microbatches: int = 4, weights: list[int] | None = None) -> Schedule:
-    """Every F, then every B, then every W, on any placement; ``weights`` is the order of W's microbatches."""
+    """Return every F, then every B, then every W, on any placement. ``weights`` orders the microbatches of W."""
     stages, last = max(stage_of) + 1, len(stage_of) - 1
     order: Order = [[] for _ in range(stages)]
     micros = range(microbatches)
@@ -77,7 +77,7 @@ def all_forward(stage_of: tuple[int, ...], microbatches: int = 4, weights: list[
 
 
 def greedy(instance: Instance) -> Schedule:
-    """A list schedule on any placement: whatever can start soonest, B before F before W, low microbatches first.
+    """Return a list schedule on any placement: the op that can start soonest, B before F before W, in microbatch order.
 
     Forwards stay within one microbatch a virtual stage below 2 p in flight; every backward is split.
     """
@@ -115,5 +115,5 @@ def greedy(instance: Instance) -> Schedule:
 
 @pytest.fixture(scope="session")
 def plans() -> SimpleNamespace:
-    """The builders above; tests in this folder cannot import it."""
+    """Return the builders above. Tests in this folder cannot import them."""
     return SimpleNamespace(timed=timed, zb_h1=zb_h1, one_f_one_b=one_f_one_b, all_forward=all_forward, greedy=greedy)

@@ -20,7 +20,7 @@ WIDTH, SAMPLES = 8, 2
 
 
 class Block(nn.Module):
-    """Ends in an addition: the runtime's own split of a backward cannot take a stage that ends in a view."""
+    """End in an addition: the runtime's own split of a backward cannot take a stage that ends in a view."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def plain_loop(virtual_stages: int, microbatches: int) -> list[Block]:
 
 
 def run(path: str, form: str, stage_of: list[int], microbatches: int, rank: int) -> int:
-    """Gradients of this rank that equal the plain loop's to the bit; all, or it raises."""
+    """Count the gradients of this rank. Each equals the plain loop's to the bit, or it raises."""
     blocks = network(len(stage_of))
     hidden = torch.zeros(SAMPLES, WIDTH, dtype=torch.float64)
     stages = [

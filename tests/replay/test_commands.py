@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +32,7 @@ Call = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def call() -> Call:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     group = typer.main.get_command(cli.app_of(("replay", "prove", "qualify", "diff", "profile")))
     return lambda *words: int(group.main([str(w) for w in words], standalone_mode=False) or 0)
 
@@ -50,7 +53,7 @@ def test_without_torch_the_way_out_is_named(call: Call, plan: Path, monkeypatch:
 def test_another_torch_is_refused(call: Call, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "find_spec", lambda name: name)
     monkeypatch.setattr(launch, "version", lambda name: "2.14.1")
-    with pytest.raises(ReplayError, match=r"torch 2\.14\.1 is installed, replay is written for 2\.13; install"):
+    with pytest.raises(ReplayError, match=r"torch 2\.14\.1 is installed, but replay needs 2\.13; install"):
         call("replay", plan)
 
 
@@ -69,17 +72,21 @@ def test_torch_is_not_loaded_before_a_command_runs() -> None:
         (("--steps", "0"), "steps = 0: must be at least 1"),
         (("--overflow-at", "1,3"), "overflow_at = 3: there is no such step; steps are 0 to 2"),
         (("--clip-at", "2", "--steps", "2"), "clip_at = 2: there is no such step; steps are 0 to 1"),
-        (("--checkpoint-every", "1", "--checkpoint-dir", __file__), "is a file; give --checkpoint-dir a folder"),
+        (("--checkpoint-every", "1", "--checkpoint-dir", __file__), "is a file; give the path of a folder"),
+        (
+            ("--checkpoint-every", "1", "--checkpoint-dir", f"{__file__}/saved"),
+            "test_commands.py is a file; give the path",
+        ),
         (("--learning-rate", "inf"), "learning_rate = inf: must be finite"),
         (("--timeout", "nan"), "timeout = nan: give at least 1 second"),
         (("--timeout", "0.001"), "timeout = 0.001: give at least 1 second"),
         (("--init-seed", "-1"), "seed = -1: must be at least 0"),
         (("--trace", "nowhere/t.json"), "--trace nowhere/t.json: there is no directory nowhere; make it"),
         (("--observed", "."), r"--observed .: is a directory; give the path of a file in it"),
-        (("--observed", "a.json", "--trace", "./a.json"), "--observed a.json: --trace writes to it too"),
-        (("--resume",), "checkpoints have no folder; give --checkpoint-dir"),
+        (("--observed", "a.json", "--trace", "./a.json"), "--observed a.json: --trace writes to the same file"),
+        (("--resume",), "need a folder of checkpoints; give --checkpoint-dir"),
         (("--resume", "--checkpoint-dir", "nowhere"), "nowhere: holds no complete checkpoint; leave --resume out"),
-        (("--clip-at", "one"), "'one' is no list of steps; write it as 1,3"),
+        (("--clip-at", "one"), "'one' is not a list of steps; write it as 1,3"),
     ],
 )
 def test_wrong_calls(call: Call, plan: Path, words: tuple[str, ...], message: str) -> None:
@@ -121,7 +128,7 @@ def test_bug_members_went_on_without_their_parent() -> None:
 
 @pytest.mark.parametrize(
     ("rank", "world", "message"),
-    [("0", "3", r"3 processes for 2 \(stages times replicas.*start 2"), ("x", "2", "RANK = 'x' is no whole number")],
+    [("0", "3", r"3 processes for 2 \(stages times replicas.*start 2"), ("x", "2", "RANK = 'x' is not a whole number")],
 )
 def test_bug_a_wrong_number_of_processes(
     rank: str, world: str, message: str, call: Call, plan: Path, monkeypatch: pytest.MonkeyPatch
@@ -239,15 +246,53 @@ def test_checkpoints_and_resume(call: Call, plan: Path, tmp_path: Path, capsys: 
     with pytest.raises(ValueError, match="its last checkpoint has all 5 steps; raise --steps"):
         call(*words, "--steps", 5, *folder, "--resume")
     for flags, text in (
-        (("--dtype", "float32"), "step-5: is of float64, and the network is float32; give --dtype float64, or no"),
+        (("--dtype", "float32"), "step-5: holds float64 weights, but the network has float32; give --dtype float64"),
         (
             ("--width", 32),
-            r"v0.model.block0.norm.weight is \[16\], and here \[32\]; it is of another network; give",
+            r"v0.model.block0.norm.weight has shape \[16\], but \[32\] here; the checkpoint is of another",
         ),
-        (("--network", "gpt"), "step-5: holds no v0.model.embedding.tokens.weight; it is of another network; give"),
+        (("--network", "gpt"), "step-5: has no weight v0.model.embedding.tokens.weight; the checkpoint is of another"),
     ):
         with pytest.raises(ValueError, match=text):
             call(*words, "--steps", 6, *folder, "--resume", *flags)
+
+
+class _Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+def test_bug_resume_ran_code_of_the_checkpoint(
+    call: Call, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``.metadata`` and the numbers of the optimizer were unpickled, whatever they held: a file could run a program."""
+    torch = pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
+    folder, touched = tmp_path / "saved", tmp_path / "touched"
+    words = ("replay", plan, "--single-process", "--checkpoint-dir", folder)
+    assert call(*words, "--steps", 1, "--checkpoint-every", 1) == 0
+    metadata = folder / "step-1" / ".metadata"
+    known = pickle.loads(metadata.read_bytes())
+    metadata.write_bytes(pickle.dumps(_Touch(touched)))
+    with pytest.raises(ValueError, match=r"step-1: \.metadata cannot be read: names posix.system, which is no part of"):
+        call(*words, "--steps", 2, "--resume")
+    assert not touched.exists()
+    text = io.BytesIO()
+    torch.save(_Touch(touched), text)
+    for index, place in known.storage_data.items():
+        if "param_groups" in index.fqn:
+            file = folder / "step-1" / place.relative_path
+            known.storage_data[index] = replace(place, offset=file.stat().st_size, length=len(text.getvalue()))
+            file.write_bytes(file.read_bytes() + text.getvalue())
+            break
+    metadata.write_bytes(pickle.dumps(known))
+    with pytest.raises(ReplayError, match=r"param_groups.* is damaged, or not a number; resume from another"):
+        call(*words, "--steps", 2, "--resume")
+    assert not touched.exists()
 
 
 @pytest.mark.parametrize("where", [("--single-process",), ()])
@@ -256,7 +301,7 @@ def test_no_cuda_device_is_named(where: tuple[str, ...], call: Call, plan: Path)
     torch = pytest.importorskip("torch", reason="torch is not installed; install zbopt[replay]")
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here")
-    with pytest.raises(ReplayError, match="device cuda: no CUDA device is here; use --device cpu"):
+    with pytest.raises(ReplayError, match="device cuda: this machine has no CUDA device; use --device cpu"):
         call("replay", plan, "--device", "cuda", *where)
 
 

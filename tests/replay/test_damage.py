@@ -20,7 +20,7 @@ QUIET = ("missing-w", "late-w", "no-reduction", "swapped-microbatch", "stale-buf
 
 @pytest.fixture(scope="module")
 def damaged(plans: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Each damage that raises no error by itself, and none, on GPipe's order in one process.
+    """Run each damage that raises no error by itself, and no damage, on GPipe's order in one process.
 
     A mean squared error keeps the output, which the engine detaches, so that a swap raises; cross entropy does not.
     """
@@ -108,7 +108,7 @@ def test_a_killed_process_ends_the_others_and_resuming_gives_the_same_weights(
 
 
 def test_a_halted_process_is_named(plans: SimpleNamespace, tmp_path: Path) -> None:
-    """Nobody dies by itself here: the other process runs into its timeout, the halted one is killed."""
+    """No process dies by itself here: the other one runs into its timeout, and the halted one is killed."""
     write_schedule(plans.zb_h1(2, 2), tmp_path / "plan.json")
     with pytest.raises(ReplayError, match=r"process 1 of 2 does not answer in step 1 1\w+\d for \d+\.\d s; resume"):
         launch([_job(tmp_path, "none", damage="stopped:1:1")], 2, timeout_s=5.0)

@@ -1,4 +1,4 @@
-"""The same on a CUDA device: all stages in one process, times from CUDA events, memory from the allocator."""
+"""Replay on a CUDA device: all stages in one process, times from CUDA events, memory from the allocator."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from zbopt.formats.torch_csv import Action, Op, parse_action, read_rows, write_rows
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
-from zbopt.replay.checks import check_rows, check_schedule
+from zbopt.replay.checks import check_actions, check_schedule
 from zbopt.replay.lowering import addition_order, lower
 
 
@@ -60,8 +60,8 @@ def test_b_and_w_join_where_the_gradient_is_in_time(plans: SimpleNamespace) -> N
 @pytest.mark.parametrize("stage_of", [(0, 1, 2, 3), (0, 1, 1, 0), (0, 1, 0, 1), (0, 1, 1, 0, 2, 3, 3, 3, 2, 0)])
 def test_every_placement_passes_the_checks(plans: SimpleNamespace, stage_of: tuple[int, ...]) -> None:
     schedule = plans.all_forward(stage_of, 3)
-    assert check_rows(lower(schedule), schedule.instance) == []
-    assert check_rows(lower(schedule, single_process=True), schedule.instance) == []
+    assert check_actions(lower(schedule), schedule.instance) == []
+    assert check_actions(lower(schedule, single_process=True), schedule.instance) == []
 
 
 def test_each_transfer_is_one_send_and_one_receive(plans: SimpleNamespace) -> None:
@@ -83,7 +83,7 @@ def test_messages_of_a_pair_have_one_order(plans: SimpleNamespace) -> None:
 
 
 def _deadlocks(rows: tuple[tuple[Action, ...], ...], stage_of: tuple[int, ...]) -> bool:
-    """One queue of transfers a rank, each of which waits until both of its ends are at the head: the strictest link."""
+    """Tell whether in-order links deadlock: one queue a rank, a transfer waits until both its ends are at the head."""
     after = {Op.SEND_F: 1, Op.SEND_B: -1}
     links: list[list[tuple[str, int, int | None]]] = [[] for _ in rows]
     arrived: set[tuple[str, int, int | None]] = set()
@@ -134,7 +134,7 @@ def test_any_placement_and_any_times_lower_without_deadlock(plans: SimpleNamespa
         comm_ticks=data.draw(st.integers(0, 3)),
     )  # type: ignore[call-arg]
     rows = lower(plans.greedy(instance))
-    assert check_rows(rows, instance) == []
+    assert check_actions(rows, instance) == []
     assert not _deadlocks(rows, stage_of)
 
 
@@ -193,9 +193,9 @@ def _damaged(rows: tuple[tuple[Action, ...], ...], rank: int, edit: str) -> tupl
     ],
 )
 def test_damage_is_refused_before_start(plans: SimpleNamespace, rank: int, edit: str, code: str) -> None:
-    """The damages that torch 2.13's loader was measured to accept, and the others."""
+    """Both the damages that torch 2.13's loader was measured to accept and the others are refused."""
     schedule = plans.zb_h1(3, 6)
-    found = check_rows(_damaged(lower(schedule), rank, edit), schedule.instance)
+    found = check_actions(_damaged(lower(schedule), rank, edit), schedule.instance)
     assert code in {refusal.code for refusal in found}
     assert all(refusal.message.count(";") for refusal in found if refusal.code == code), "no way out named"
 
@@ -207,7 +207,7 @@ def test_a_wait_in_a_circle_is_refused(plans: SimpleNamespace) -> None:
     row = [a for a in rows[0] if str(a) not in ("0RECV_B0", "0SEND_F0")]
     row[2:2] = [parse_action("0RECV_B0")]
     late = (*row, parse_action("0SEND_F0"))
-    found = check_rows((late, rows[1]), schedule.instance)
+    found = check_actions((late, rows[1]), schedule.instance)
     assert {refusal.code for refusal in found} & {"deadlock", "wrong_transfer"}
 
 
@@ -235,6 +235,6 @@ def test_csv_round_trip(plans: SimpleNamespace, tmp_path) -> None:  # type: igno
 
 @pytest.mark.parametrize("text", ["0F0xyz", "F0", "0F", "0REDUCE_GRAD3", "0f0", "0X1"])
 def test_junk_is_no_action(text: str) -> None:
-    """PyTorch's own reader takes the first of these."""
+    """Junk is refused. PyTorch's own reader takes the first of these."""
     with pytest.raises(ValueError, match=r"no action|takes"):
         parse_action(text)

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[str, Network, Training]] = {
 
 @pytest.fixture(scope="module")
 def proofs(plans: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """All cases in one start of four processes."""
+    """Prove all cases in one start of four processes."""
     folder: Path = tmp_path_factory.mktemp("proofs")
     for name, schedule in _schedules(plans).items():
         write_schedule(schedule, folder / f"{name}.json")

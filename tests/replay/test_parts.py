@@ -11,22 +11,22 @@ pytest.importorskip("torch", reason="torch is not installed; install zbopt[repla
 import torch
 
 from zbopt.formats.torch_csv import Op, parse_action
-from zbopt.replay.compare import deviation, limits
 from zbopt.replay.deferred import defer_weights
 from zbopt.replay.lowering import lower
-from zbopt.replay.networks import batch, build_slice, cuts
+from zbopt.replay.networks import batch, build_virtual_stage, cuts
+from zbopt.replay.number_check import deviation, limits
 from zbopt.replay.observe import MemoryMeter, checksum
+from zbopt.replay.optimizer_step import LossScale, decide
 from zbopt.replay.post_validation import prefixes
 from zbopt.replay.spec import Network, Training
-from zbopt.replay.update import LossScale, decide
 
 
 @pytest.mark.parametrize("virtual_stages", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", ["mlp", "gpt"])
 def test_weights_do_not_depend_on_the_cut(kind: str, virtual_stages: int) -> None:
     network = Network(kind=kind, layers=5)  # type: ignore[arg-type]
-    (whole,) = (dict(build_slice(network, 0, 1).named_parameters()),)
-    parts = [build_slice(network, v, virtual_stages) for v in range(virtual_stages)]
+    (whole,) = (dict(build_virtual_stage(network, 0, 1).named_parameters()),)
+    parts = [build_virtual_stage(network, v, virtual_stages) for v in range(virtual_stages)]
     found = {name: p for part in parts for name, p in part.named_parameters()}
     assert found.keys() == whole.keys()
     assert all(torch.equal(found[name], whole[name]) for name in whole)
@@ -35,22 +35,22 @@ def test_weights_do_not_depend_on_the_cut(kind: str, virtual_stages: int) -> Non
 def test_cuts_are_even() -> None:
     assert [len(cut) for cut in cuts(7, 3)] == [3, 2, 2]
     with pytest.raises(ValueError, match="3 layers for 4 virtual stages; give at least 4 layers"):
-        build_slice(Network(layers=3), 0, 4)
+        build_virtual_stage(Network(layers=3), 0, 4)
 
 
 def test_tied_weights_begin_alike() -> None:
     network = Network(kind="gpt", layers=2)
-    first, last = (build_slice(network, v, 2) for v in (0, 1))
+    first, last = (build_virtual_stage(network, v, 2) for v in (0, 1))
     tied = first.get_parameter("embedding.tokens.weight"), last.get_parameter("head.scores.weight")
     assert torch.equal(*tied)
-    other = build_slice(network.model_copy(update={"tied": False}), 1, 2)
+    other = build_virtual_stage(network.model_copy(update={"tied": False}), 1, 2)
     assert not torch.equal(tied[0], other.get_parameter("head.scores.weight"))
 
 
 def test_deferred_weights_are_autograd_s_bit_for_bit() -> None:
     """B leaves the weight gradients of Linear out, W adds them; two microbatches add up."""
     network = Network(kind="gpt", layers=1)
-    plain, split = build_slice(network, 0, 1), build_slice(network, 0, 1)
+    plain, split = build_virtual_stage(network, 0, 1), build_virtual_stage(network, 0, 1)
     queue = defer_weights(split)
     for draw in range(2):
         tokens, _ = batch(network, 2, draw)

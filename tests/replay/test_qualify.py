@@ -8,7 +8,7 @@ import pytest
 
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
-from zbopt.replay.qualify import Outcome, Part, Report, baseline_of, dependencies, memory, numbers, performance
+from zbopt.replay.qualify import Outcome, Proof, Report, baseline_of, dependencies, memory, numbers, performance
 from zbopt.replay.spec import Network, Training
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
 from zbopt.validator import validate
@@ -72,7 +72,7 @@ def test_performance(plans: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) ->
     """Zero bubble against 1F1B, p=2 m=4 at F=B=W=1: 13 and 15 ticks, as planned, of ops that only wait."""
     zero, one = plans.zb_h1(2, 4), plans.one_f_one_b(2, 4)
     fast, slow = (_trace(plan, processes=2, kind="wait") for plan in (zero, one))
-    assert (fast.best_step().makespan_ns, slow.best_step().makespan_ns) == (13_000, 15_000)
+    assert (fast.median_step().makespan_ns, slow.median_step().makespan_ns) == (13_000, 15_000)
     assert performance(fast, slow).outcome is Outcome.PASSED
     assert performance(slow, fast).outcome is Outcome.FAILED
     assert "of ops that only wait" in performance(fast, slow).sentence
@@ -96,8 +96,8 @@ def test_the_steady_window_by_hand(plans: SimpleNamespace) -> None:
 
 def test_nothing_passes_by_default() -> None:
     assert numbers(None).outcome is Outcome.NOT_RUN
-    passed, missing = Part("a", Outcome.PASSED, ""), Part("b", Outcome.NOT_RUN, "")
-    failed = Part("c", Outcome.FAILED, "")
+    passed, missing = Proof("a", Outcome.PASSED, ""), Proof("b", Outcome.NOT_RUN, "")
+    failed = Proof("c", Outcome.FAILED, "")
     assert Report("s", None, (passed,)).verdict == "qualified"
     assert Report("s", None, (passed, missing)).verdict == "incomplete"
     assert Report("s", None, (passed, missing, failed)).verdict == "failed"

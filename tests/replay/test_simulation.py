@@ -11,14 +11,14 @@ pytest.importorskip("torch", reason="torch is not installed; install zbopt[repla
 from zbopt.heuristics import HEURISTICS
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule, write_schedule
-from zbopt.replay.diff import compare
+from zbopt.replay.diff import diff_trace
 from zbopt.replay.launch import launch
 from zbopt.replay.qualify import trace_of
 from zbopt.replay.spec import Job, Network, Training
 
 
 def _error(plan: Schedule, job: Job, limit: float) -> float:
-    """Least makespan error over the steps of up to five runs, the first below ``limit`` ending them.
+    """Return the least makespan error over the steps of up to five runs. The first below ``limit`` ends them.
 
     Without what other work on the machine added, by the kernel's count of when a process was ready and had no core; the
     least, since that other work also makes what runs slower.
@@ -28,7 +28,7 @@ def _error(plan: Schedule, job: Job, limit: float) -> float:
         (result,) = launch([job], plan.instance.stages)
         trace = trace_of(job, plan, result)
         for step in trace.steps:
-            found = compare(plan, trace, step)
+            found = diff_trace(plan, trace, step)
             assert found.makespan_error >= 0, "an op lasted less than its planned time"
             errors.append(found.makespan_with_cores / found.planned_makespan - 1)
         if min(errors) < limit:
@@ -72,4 +72,4 @@ def test_the_engine_s_own_order_adds_a_bubble_that_ours_does_not(tmp_path_factor
     assert _error(plan, ours, 0.05) < 0.05
     (result,) = launch([theirs], 4)
     trace = trace_of(theirs, plan, result)
-    assert min(compare(plan, trace, step).makespan_error for step in trace.steps) > 0.2  # other work only adds
+    assert min(diff_trace(plan, trace, step).makespan_error for step in trace.steps) > 0.2  # other work only adds

@@ -1,4 +1,4 @@
-"""What ``zbopt export --to torch-csv`` writes, in PyTorch's own loader and runtime, none of our code in between."""
+"""Tables of ``zbopt export --to torch-csv`` in PyTorch's own loader and runtime, with no code of zbopt in between."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _schedules() -> dict[str, Schedule]:
 
 @pytest.fixture(scope="module")
 def equal(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Case -> gradients that are equal to the bit, of all ranks together; one start of four processes for all cases."""
+    """Map each case to its bit-equal gradients, of all ranks together. One start of four processes runs all cases."""
     folder: Path = tmp_path_factory.mktemp("tables")
     cases = []
     for name, schedule in _schedules().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 
 from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Schedule
-from zbopt.replay.diff import compare
+from zbopt.replay.diff import diff_trace
 from zbopt.replay.spec import Network, Training
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep, read_trace, write_trace
 from zbopt.validator import Code, validate
@@ -18,7 +19,7 @@ TICK_NS = 1000
 
 
 def _as_planned(plan: Schedule, shift: dict[str, int] | None = None) -> Trace:
-    """A trace in which every event runs when planned, ``shift`` ns later where named."""
+    """Return a trace in which every event runs when planned, or ``shift`` ns later where named."""
     shift = shift or {}
     events = tuple(
         TraceEvent(
@@ -68,10 +69,10 @@ def test_an_observed_event_before_its_input_is_found(plans: SimpleNamespace) -> 
 
 
 def test_nothing_is_late_in_a_perfect_run(plans: SimpleNamespace) -> None:
-    found = compare(plan := plans.zb_h1(3, 4), _as_planned(plan))
+    found = diff_trace(plan := plans.zb_h1(3, 4), _as_planned(plan))
     assert found.makespan_error == 0
     assert found.first_late(0) is None
-    assert {row.start_error for row in found.rows} == {0}
+    assert {event.start_error for event in found.events} == {0}
     assert not found.missing
     assert not found.unplanned
 
@@ -84,13 +85,13 @@ def test_lateness_and_waits_by_hand(plans: SimpleNamespace) -> None:
     """
     plan = plans.zb_h1(2, 1)
     late = {"it0/s1/v1/mb0/B": 300, "it0/s1/v1/mb0/W": 300, "it0/s0/v0/mb0/B": 300, "it0/s0/v0/mb0/W": 300}
-    found = compare(plan, _as_planned(plan, late))
-    rows = {row.id: row for row in found.rows}
+    found = diff_trace(plan, _as_planned(plan, late))
+    events = {event.id: event for event in found.events}
     first = found.first_late(0)
     assert first is not None
     assert (first.id, first.late) == ("it0/s1/v1/mb0/B", 300)
     assert first.why == "its message came late, after stage busy with it0/s1/v1/mb0/F"
-    held = rows["it0/s0/v0/mb0/B"]
+    held = events["it0/s0/v0/mb0/B"]
     assert (held.dependency_wait, held.resource_wait, held.late) == (2300, 0, 0)
     assert held.why == "input from it0/s1/v1/mb0/B"
     assert found.makespan_error == pytest.approx(300 / 5000)
@@ -99,8 +100,8 @@ def test_lateness_and_waits_by_hand(plans: SimpleNamespace) -> None:
 def test_a_ready_event_waits_for_its_stage(plans: SimpleNamespace) -> None:
     """GPipe's order, two microbatches, one stage: W0 is ready when B0 ends at 3, and waits for B1 until 4."""
     plan = plans.all_forward((0,), 2)
-    rows = {row.id: row for row in compare(plan, _as_planned(plan)).rows}
-    waiting = rows["it0/s0/v0/mb0/W"]
+    events = {event.id: event for event in diff_trace(plan, _as_planned(plan)).events}
+    waiting = events["it0/s0/v0/mb0/W"]
     assert (waiting.dependency_wait, waiting.resource_wait, waiting.late) == (0, 1000, 0)
 
 
@@ -115,9 +116,9 @@ def test_time_without_a_core_by_hand(plans: SimpleNamespace) -> None:
     without = {(1, Kind.B): 200, (0, Kind.B): 900}
     events = [e.model_copy(update={"core_wait_ns": without.get((e.stage, e.kind), 0)}) for e in trace.steps[0].events]
     step = TraceStep(step=0, events=tuple(events))
-    assert compare(plan, trace).makespan_with_cores == 5300
-    assert compare(plan, trace, step).makespan == 5300
-    assert compare(plan, trace, step).makespan_with_cores == 5100
+    assert diff_trace(plan, trace).makespan_with_cores == 5300
+    assert diff_trace(plan, trace, step).makespan == 5300
+    assert diff_trace(plan, trace, step).makespan_with_cores == 5100
 
 
 def test_what_the_sender_lacked_is_not_the_engine_s(plans: SimpleNamespace) -> None:
@@ -129,7 +130,7 @@ def test_what_the_sender_lacked_is_not_the_engine_s(plans: SimpleNamespace) -> N
         e.model_copy(update={"core_wait_ns": 400 if (e.stage, e.kind) == (0, Kind.B) else 0})
         for e in trace.steps[0].events
     ]
-    found = compare(plan, trace, TraceStep(step=0, events=tuple(events)))
+    found = diff_trace(plan, trace, TraceStep(step=0, events=tuple(events)))
     assert (found.makespan, found.makespan_with_cores) == (5400, 5000)
 
 
@@ -140,9 +141,9 @@ def test_b_and_w_that_ran_as_one_are_joined(plans: SimpleNamespace) -> None:
     (step,) = trace.steps
     kept = [e for e in step.events if (e.stage, e.kind) not in ((0, Kind.B), (0, Kind.W))]
     joined = TraceEvent(kind=Kind.BW, stage=0, virtual_stage=0, microbatch=0, asked=3000, start=3000, end=5000)
-    found = compare(plan, trace.model_copy(update={"steps": (TraceStep(step=0, events=(*kept, joined)),)}))
-    row = next(row for row in found.rows if row.id == "it0/s0/v0/mb0/BW")
-    assert (row.start_error, row.duration_error) == (0, 0)
+    found = diff_trace(plan, trace.model_copy(update={"steps": (TraceStep(step=0, events=(*kept, joined)),)}))
+    event = next(event for event in found.events if event.id == "it0/s0/v0/mb0/BW")
+    assert (event.start_error, event.duration_error) == (0, 0)
     assert not found.missing
     assert not found.unplanned
 
@@ -152,4 +153,33 @@ def test_what_did_not_run_is_missing(plans: SimpleNamespace) -> None:
     trace = _as_planned(plan)
     (step,) = trace.steps
     cut = TraceStep(step=0, events=tuple(e for e in step.events if e.event(0).id != "it0/s1/v1/mb1/W"))
-    assert compare(plan, trace.model_copy(update={"steps": (cut,)})).missing == ("it0/s1/v1/mb1/W",)
+    assert diff_trace(plan, trace.model_copy(update={"steps": (cut,)})).missing == ("it0/s1/v1/mb1/W",)
+
+
+def test_bug_diff_of_what_takes_no_time(plans: SimpleNamespace) -> None:
+    """A plan or a step without time, or without events, ended in ZeroDivisionError or in Python's own words."""
+    plan = plans.zb_h1(2, 2)
+    trace = _as_planned(plan)
+    (step,) = trace.steps
+    instant = tuple(event.model_copy(update={"start": 0, "end": 0, "asked": 0}) for event in step.events)
+    real = trace.model_copy(update={"simulated": False})
+    with pytest.raises(ValueError, match="the step of the trace takes no time; give another --step"):
+        diff_trace(plan, real, TraceStep(step=0, events=instant))
+    with pytest.raises(ValueError, match="the step of the trace has no events; give another --step"):
+        diff_trace(plan, trace, TraceStep(step=0, events=()))
+    still = plan.model_copy(update={"events": tuple(replace(event, end=event.start) for event in plan.events)})
+    with pytest.raises(ValueError, match="the plan's events take no time; give a plan that zbopt validate accepts"):
+        diff_trace(still, real)
+    with pytest.raises(ValueError, match="the plan's events take no time"):
+        diff_trace(plan.model_copy(update={"events": ()}), trace)
+
+
+def test_bug_diff_of_events_that_overlap(plans: SimpleNamespace) -> None:
+    """An event that ended before the one that started before it on its stage ended in a KeyError."""
+    plan = plans.zb_h1(2, 2)
+    trace = _as_planned(plan)
+    (step,) = trace.steps
+    first, *others = step.events
+    longer = first.model_copy(update={"end": first.end + 1_000_000})
+    found = diff_trace(plan, trace, TraceStep(step=0, events=(longer, *others)))
+    assert len(found.events) == len(plan.events)

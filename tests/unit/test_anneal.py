@@ -60,7 +60,7 @@ def test_times_are_those_of_the_order() -> None:
 
 
 def test_each_stage_counts_from_its_clock() -> None:
-    """No stage begins before its clock does, and the value is the most that one ends after it."""
+    """No stage begins before its clock. The value is the longest time from a stage's clock to its end."""
     _, _, step, timed = _step(_instance("v", 2))
     clocks = (0, 30, 11, 90)
     later = step.timed(timed.orders, clocks)
@@ -71,7 +71,7 @@ def test_each_stage_counts_from_its_clock() -> None:
 
 
 def test_orders_that_contradict_each_other_are_refused() -> None:
-    """B before F of the same microbatch."""
+    """An order with B before F of its microbatch is refused."""
     _, _, step, timed = _step(_instance("v", 2))
     with pytest.raises(AssertionError, match="contradicts the precedences"):
         step.timed([row[::-1] for row in timed.orders])
@@ -150,7 +150,7 @@ def _found(instance: Instance, starts: list[Schedule], rounds: int) -> list[Sche
 @pytest.mark.parametrize("objective", ["makespan", "max_stage_span"])
 @pytest.mark.parametrize(("placement", "cap"), [("v", 2), ("interleaved", 3)])
 def test_each_is_valid_and_better(monkeypatch: pytest.MonkeyPatch, placement: str, cap: int, objective: str) -> None:
-    """From two schedules; below both of them, and the seed decides all."""
+    """Annealing from two schedules goes below both, each schedule is valid, and the seed decides all."""
     monkeypatch.setattr("zbopt.improve.anneal._MOVES", 500)
     instance = Instance.model_validate(_instance(placement, cap).model_dump() | {"objective": objective})
     starts = [HEURISTICS[name](instance) for name in ("list", "v-auto" if placement == "v" else "list")]
@@ -184,7 +184,7 @@ def test_optimizer_steps_stay_last_and_count(monkeypatch: pytest.MonkeyPatch, ba
 @pytest.mark.parametrize("objective", ["makespan", "max_stage_span"])
 @pytest.mark.parametrize("barrier", ["global", "post_validation"])
 def test_value_has_the_optimizer_steps(barrier: str, objective: str) -> None:
-    """It is that of the schedule with these orders."""
+    """The value is that of the schedule with these orders, optimizer steps included."""
     fields = {"barrier": barrier, "optimizer_ticks": (3, 70, 2, 0), "objective": objective}
     instance = Instance.model_validate(_instance("v", 3).model_dump() | fields)
     graph, schedule = expand(instance), HEURISTICS["list"](instance)
@@ -261,7 +261,7 @@ def test_solve_anneals_where_stages_hold_several(monkeypatch: pytest.MonkeyPatch
 
 
 def test_bug_period_of_several_virtual_stages_is_improved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What improves has one iteration; it began from all of them, and `solve` ended with an error."""
+    """The improving searches take one iteration. They began from all of them, and `solve` ended with an error."""
     fields = {"iterations": 2, "objective": "period", "barrier": "post_validation", "optimizer_ticks": (5,) * 4}
     monkeypatch.setattr(engine_phase, "run", lambda order, beside: iter(()))
     instance = Instance.model_validate(_instance("v", 2, microbatches=12).model_dump() | fields)

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a call or a file: exit code 2 (1: infeasible), and one line on stderr that says so.
+"""Faults of calls and files: each gives exit code 2 (1: infeasible), and one line on stderr that says so.
 
 Each line names the object, the value, the limit and the way out. Nothing is printed on stdout but for an infeasible
 instance, which is an answer.
@@ -22,7 +22,7 @@ INSTANCE = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks"
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
-    """The one line of an error, without the program's name."""
+    """Return the one line of an error, without the program's name."""
     assert run(arguments) == code
     printed = capsys.readouterr()
     lines = printed.err.splitlines()
@@ -233,7 +233,7 @@ def test_wrong_events(
 
 
 def test_wrong_parts_of_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A schedule without its events, and one of another version."""
+    """A schedule without its events is refused, and so is one of another version."""
     path = tmp_path / "schedule.json"
     fields = {"schema": "zbopt.schedule/1", "instance": INSTANCE, "provenance": {"source": "test"}}
     path.write_text(json.dumps(fields))
@@ -267,7 +267,7 @@ def test_missing_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_wrong_files(
     command: str, content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that holds no document at all."""
+    """A file that holds no document is refused."""
     path = tmp_path / "file.json"
     path.write_bytes(content)
     assert refused([command, str(path)], capsys) == f"{path}: {message}"
@@ -308,7 +308,7 @@ def test_bug_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_list_instead_of_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON, but not an object."""
+    """A file that is JSON but no object is refused."""
     path = tmp_path / "list.json"
     path.write_text("[1]")
     assert refused(["solve", str(path)], capsys) == (
@@ -321,7 +321,7 @@ def test_list_instead_of_object(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("command", ["solve", "compare", "validate", "show"])
 def test_no_file(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A path without a file, and a directory."""
+    """A path without a file is refused, and so is a directory."""
     missing = tmp_path / "missing.json"
     way_out = "give the path of a JSON or TOML file"
     assert refused([command, str(missing)], capsys) == f"{missing}: no such file or directory; {way_out}"
@@ -401,7 +401,7 @@ def test_cap_below_one_activation_is_infeasible(command: str, capsys: pytest.Cap
 
 
 def test_infeasible_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The object names stage, cap and need."""
+    """The JSON object names stage, cap and need."""
     assert run(["solve", *SIZE, "--mem-limit", "0.5", "--json"]) == 1
     record = json.loads(capsys.readouterr().out)
     assert record["status"] == "infeasible"
@@ -410,14 +410,14 @@ def test_infeasible_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_wrong_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong verb, a wrong flag, a missing argument."""
+    """A wrong verb, a wrong flag and a missing argument give exit code 2."""
     assert refused(["--bogus"], capsys) == "No such option: --bogus; see zbopt --help"
     assert refused(["slove"], capsys).startswith("No such command 'slove'")
     assert refused(["validate"], capsys) == "Missing argument 'FILE'; see zbopt validate --help"
 
 
 def test_the_real_program_ends_the_same_way() -> None:
-    """The same through a process: exit code 2, one line, no traceback."""
+    """The program in a process of its own ends alike: exit code 2, one line, no traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "zbopt", "solve", "--stages", "0", "--micro", "8"], capture_output=True, text=True
     )

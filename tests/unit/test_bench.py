@@ -12,9 +12,9 @@ import pytest
 
 from zbopt.bench import (
     BenchRow,
-    Known,
+    BestKnown,
+    OtherEngineResult,
     Peer,
-    Reference,
     bench_set,
     instance_files,
     read_best_known,
@@ -36,7 +36,7 @@ HEAD = "instance,objective,lower_bound,value,proved_by,version,date\n"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three instances, named so that their order by text is not that by size."""
+    """Write three instances whose order by name is not that by size."""
     for microbatches in (2, 4, 10):
         write_instance(Instance.uniform(stages=2, microbatches=microbatches), tmp_path / f"m{microbatches}.json")
     (tmp_path / "m2.events.json").write_text("{}")
@@ -52,7 +52,7 @@ def row(**fields: object) -> BenchRow:
 
 
 class Solver:
-    """Stands in for ``portfolio.solve``: value m + 10 and bound m, or what ``faults`` says for m microbatches.
+    """Stand in for ``portfolio.solve``: value m + 10 and bound m, or what ``faults`` says for m microbatches.
 
     As milp it says what ``milp`` has: value, bound and seconds of m microbatches, else that it does not state them.
     """
@@ -61,6 +61,7 @@ class Solver:
         self.asked: list[int] = []
         self.faults: dict[int, BaseException] = {}
         self.interrupted_at: int | None = None
+        self.died_at: int | None = None
         self.milp: dict[int, tuple[int, int, float]] = {}
 
     def __call__(self, instance: Instance, **limits: object) -> Result:
@@ -79,6 +80,7 @@ class Solver:
             bound=Bound(m, "bound:load"),
             wall_time_s=0.5,
             interrupted=m == self.interrupted_at,
+            fault="the process ended with status 3" if m == self.died_at else None,
         )
 
     def by_milp(self, instance: Instance) -> Result:
@@ -118,7 +120,7 @@ def test_objective_decides_the_peer_and_the_record(folder: Path, solver: Solver)
     (folder / "best_known.csv").write_text(HEAD + "m4,makespan,4,14,x,0,2026-01-01\nm4,max_stage_span,3,13,y,0,d\n")
     (found,) = bench_set(folder, LIMITS, objective=Objective.MAX_STAGE_SPAN, match="m4")
     assert (found.objective, found.peer) == (Objective.MAX_STAGE_SPAN, Peer("zb", 12.5))
-    assert found.known == Known(3, 13, "y", "0", "d")
+    assert found.known == BestKnown(3, 13, "y", "0", "d")
     assert (found.better_value, found.better_bound) == (False, True)
 
 
@@ -198,10 +200,10 @@ def test_against_another_engine(folder: Path, solver: Solver, tmp_path: Path) ->
     solver.milp = {2: (12, 12, 20.0), 4: (14, 5, 60.0)}
     results = tmp_path / "results.jsonl"
     rows = bench_set(folder, LIMITS, against=Engine.MILP, results=results)
-    proved = Reference(engine=Engine.MILP, status=Status.OPTIMAL, value=12, bound=12, wall_time_s=20.0)
+    proved = OtherEngineResult(engine=Engine.MILP, status=Status.OPTIMAL, value=12, bound=12, wall_time_s=20.0)
     assert (rows[0].reference, rows[0].times_faster, rows[0].error) == (proved, 40.0, None)
     assert [row.times_faster for row in rows[1:]] == [None, None]
-    assert rows[2].reference == Reference(engine=Engine.MILP, error="milp: not stated")
+    assert rows[2].reference == OtherEngineResult(engine=Engine.MILP, error="milp: not stated")
     assert bench_set(folder, LIMITS, against=Engine.MILP, results=results, resume=True)[:3] == rows
     assert solver.asked == [2, 4, 10]
     bench_set(folder, LIMITS, results=results, resume=True)
@@ -218,7 +220,7 @@ def test_against_another_engine(folder: Path, solver: Solver, tmp_path: Path) ->
 def test_engines_that_contradict_each_other(
     folder: Path, solver: Solver, theirs: tuple[int, int, float], message: str
 ) -> None:
-    """As with what is on record: a fault, never an improvement."""
+    """A contradiction between engines is a fault, never an improvement, as with what is on record."""
     solver.milp = {2: theirs}
     rows = bench_set(folder, LIMITS, match="m2", against=Engine.MILP)
     assert rows[0].error == f"{message}: one of the two is wrong"
@@ -249,7 +251,7 @@ def test_update_keeps_the_best_of_both(folder: Path) -> None:
 
 
 def test_update_without_improvement_leaves_the_file(folder: Path) -> None:
-    """The same value and bound again: not even the date changes."""
+    """An equal value and bound change nothing, not even the date."""
     text = HEAD + "m2,makespan,7,9,cp-sat,0,d\n"
     (folder / "best_known.csv").write_text(text)
     assert update_best_known(folder, [row()], TODAY) == []
@@ -262,14 +264,14 @@ def test_update_without_improvement_leaves_the_file(folder: Path) -> None:
         (
             "best_known.csv",
             "instance,value\n",
-            r"best_known.csv: has no column objective; its head must name instance,",
+            r"best_known.csv: has no column objective; its first line must name instance,",
         ),
-        ("best_known.csv", HEAD + "m2,makespan,x,1,,,\n", r"best_known.csv, line 2: .*'x'.*; mend or delete the line"),
-        ("best_known.csv", HEAD + "m2,cost,1,1,,,\n", r"best_known.csv, line 2: 'cost' is not a valid Objective; mend"),
+        ("best_known.csv", HEAD + "m2,makespan,x,1,,,\n", r"best_known.csv, line 2: .*'x'.*; correct or delete"),
+        ("best_known.csv", HEAD + "m2,cost,1,1,,,\n", r"best_known.csv, line 2: 'cost' is not a valid Objective; "),
         (
             "peers.csv",
             "instance,scheduler,makespan,max_stage_span\nm2,zb,1\n",
-            r"peers.csv, line 2: .*; mend or delete",
+            r"peers.csv, line 2: .*; correct or delete",
         ),
     ],
 )
@@ -281,7 +283,7 @@ def test_files_that_cannot_be_read(folder: Path, name: str, text: str, message: 
 
 
 def test_sets_that_are_none(folder: Path) -> None:
-    """No folder, and no match."""
+    """A set without a folder or without a match is refused."""
     with pytest.raises(ValueError, match=r"nowhere: no such directory; give a set of instances such as instances/unit"):
         instance_files(Path("nowhere"))
     with pytest.raises(ValueError, match=r"holds no instance file that matches 'q\*'; give another set or --match"):
@@ -294,7 +296,7 @@ def test_bug_two_runs_at_once(folder: Path, solver: Solver) -> None:
     said: list[str] = []
 
     def again(row: BenchRow) -> None:
-        with pytest.raises(ValueError, match=r"another bench writes into it; .* --results another file") as refused:
+        with pytest.raises(ValueError, match=r"another bench run writes into it; .* --results another file") as refused:
             bench_set(folder, LIMITS, results=results)
         said.append(str(refused.value))
 
@@ -328,14 +330,74 @@ def test_bug_two_updates_at_once(folder: Path) -> None:
 def test_bug_two_files_of_one_name(folder: Path) -> None:
     """Rows go by the name without its suffix: --resume took one for the other."""
     (folder / "m4.toml").write_text("")
-    with pytest.raises(ValueError, match=r"m4.json and m4.toml have one name in a set; rename one of them"):
+    with pytest.raises(ValueError, match=r"m4.json and m4.toml would be one instance of the set; rename one of them"):
         instance_files(folder)
 
 
 def test_results_that_cannot_be_written(folder: Path) -> None:
     """Said before the first instance, with the way out."""
-    with pytest.raises(ValueError, match=r"no such file or directory; give --results a file that may be written"):
+    with pytest.raises(ValueError, match=r"no such file or directory; give --results a file that can be written"):
         bench_set(folder, LIMITS, results=folder / "none" / "results.jsonl")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["best_known.csv", "m4.json", "m4.lines"])
+def test_bug_results_emptied_any_file(folder: Path, solver: Solver, name: str, resume: bool) -> None:
+    """``--results set/best_known.csv`` emptied the record of the set, and ``--resume`` added its rows to it."""
+    (folder / "best_known.csv").write_text(HEAD)
+    (folder / "m4.lines").write_text('{"event": 1}\n{"event": 2}\n')
+    before = (folder / name).read_bytes()
+    with pytest.raises(ValueError, match=rf"{name}: is not a file of results, and .*; give --results another file"):
+        bench_set(folder, LIMITS, results=folder / name, resume=resume)
+    assert (folder / name).read_bytes() == before
+    assert solver.asked == []
+
+
+def test_bug_a_dead_solver_was_no_failure(folder: Path, solver: Solver, capsys: pytest.CaptureFixture[str]) -> None:
+    """A solver whose process died gave exit code 0, and ``--resume`` kept its poor row."""
+    solver.died_at = 4
+    words = ["bench", str(folder), "--time-limit", "5", "--workers", "1"]
+    assert run(words) == 1
+    assert "m4: the solver failed: the process ended with status 3" in capsys.readouterr().out
+    solver.died_at = None
+    assert run([*words, "--resume"]) == 0
+    assert solver.asked == [2, 4, 10, 4]
+
+
+def test_bug_resume_after_a_cut_line_lost_a_row(folder: Path, solver: Solver, tmp_path: Path) -> None:
+    """The first new row was added to the end of a line that a crash had cut, and both were lost."""
+    results = tmp_path / "results.jsonl"
+    bench_set(folder, LIMITS, results=results)
+    results.write_bytes(results.read_bytes()[:-30])
+    bench_set(folder, LIMITS, results=results, resume=True)
+    bench_set(folder, LIMITS, results=results, resume=True)
+    assert solver.asked == [2, 4, 10, 10]
+
+
+def test_results_cut_in_the_first_line(folder: Path, solver: Solver, tmp_path: Path) -> None:
+    """A crash in the first row leaves a file of results all the same."""
+    results = tmp_path / "results.jsonl"
+    bench_set(folder, LIMITS, results=results, match="m2")
+    results.write_bytes(results.read_bytes()[:40])
+    assert len(bench_set(folder, LIMITS, results=results, resume=True)) == 3
+
+
+def test_bug_update_found_out_late(folder: Path, solver: Solver, capsys: pytest.CaptureFixture[str]) -> None:
+    """A record that cannot be written was found out after a run of hours, and the table was lost."""
+    (folder / "best_known.csv").mkdir()
+    assert run(["bench", str(folder), "--update"]) == 2
+    assert "--update " in capsys.readouterr().err
+    assert solver.asked == []
+
+
+def test_bug_update_wrote_to_a_name_that_others_could_guess(folder: Path, tmp_path: Path) -> None:
+    """``best_known.tmp`` was followed where it was a symbolic link, and stayed after a failure."""
+    other = tmp_path / "other.txt"
+    other.write_text("kept")
+    (folder / "best_known.tmp").symlink_to(other)
+    assert len(update_best_known(folder, [row()], TODAY)) == 1
+    assert other.read_text() == "kept"
+    assert read_best_known(folder)["m2", Objective.MAKESPAN].value == 9
 
 
 def test_command_prints_a_table(folder: Path, solver: Solver, capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,7 +443,7 @@ def test_command_prints_json(folder: Path, solver: Solver, capsys: pytest.Captur
 
 
 def test_wrong_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2 and one line."""
+    """A wrong call gives exit code 2 and one line."""
     assert run(["bench", str(tmp_path)]) == 2
     assert "holds no instance file that matches '*'" in capsys.readouterr().err
 

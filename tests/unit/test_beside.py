@@ -69,7 +69,7 @@ def order(instance: Instance, **fields: object) -> SolveRequest:
 
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
-    """The processes that were started."""
+    """Collect the processes that are started."""
     started: list[subprocess.Popen[str]] = []
 
     class Spied:
@@ -85,7 +85,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
 
 
 def gone(process: subprocess.Popen[str]) -> bool:
-    """Nothing is left of it, not even a zombie."""
+    """Tell whether nothing is left of a process, not even a zombie."""
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -166,7 +166,7 @@ def test_improving_outlives_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_worker_improves_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the engine has its one worker from the start."""
+    """With one worker, this process improves first. Then the engine has that worker from the start."""
     orders: list[SolveRequest] = []
 
     def heard(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
@@ -193,7 +193,7 @@ serve(echo)
 
 
 def echo(*messages: ParentMessage) -> subprocess.Popen[str]:
-    """An engine that repeats the two messages that it receives."""
+    """Run an engine that repeats the two messages that it receives."""
     process = subprocess.Popen(
         [sys.executable, "-c", ECHO],
         env={"PYTHONPATH": ":".join(sys.path)},

@@ -21,7 +21,7 @@ def _instance(**fields: object) -> Instance:
 
 
 def _schedule(instance: Instance, *ops: tuple[Kind, int, int, int, int]) -> Schedule:
-    """Events (kind, virtual stage, microbatch, start, end) on linear stages."""
+    """Build a schedule from events (kind, virtual stage, microbatch, start, end) on linear stages."""
     events = tuple(Event(kind, instance.stage_of[v], v, j, start, end) for kind, v, j, start, end in ops)
     return Schedule(instance=instance, provenance=Provenance(source="hand"), events=events)
 
@@ -197,7 +197,7 @@ def test_what_does_not_fit_together_is_explained_too() -> None:
 
 
 def _of(fields: dict[str, object], *ops: tuple[Kind, int, int | None, int, int, int]) -> Schedule:
-    """Events (kind, virtual stage, microbatch, start, end, iteration) on linear stages whose ops take 1."""
+    """Build a schedule of events (kind, virtual stage, microbatch, start, end, iteration) whose ops take 1."""
     instance = Instance.model_validate({"forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1} | fields)
     events = [Event(k, v, None if k is Kind.O else v, j, start, end, it) for k, v, j, start, end, it in ops]
     return Schedule(instance=instance, provenance=Provenance(source="hand"), events=tuple(events))

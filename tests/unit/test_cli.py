@@ -1,4 +1,4 @@
-"""What the commands print and the codes that they end with."""
+"""Output and exit codes of the commands."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 
 from zbopt.cli import app_of, run
 from zbopt.cli.check import best_known
-from zbopt.cli.compare import compare_page, optimum_row
+from zbopt.cli.compare import compare_page, compared_optimum
 from zbopt.cli.problem import Problem
 from zbopt.heuristics import HEURISTICS
 from zbopt.portfolio.result import Result
@@ -24,7 +24,7 @@ INSTANCE = {"stages": 2, "microbatches": 2, "forward_ticks": 1, "backward_ticks"
 
 
 def page(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
-    """What a call prints on stdout."""
+    """Return what a call prints on stdout."""
     assert run(arguments) == code
     return capsys.readouterr().out
 
@@ -168,7 +168,7 @@ def test_instance_file_and_what_may_stand_beside_it(tmp_path: Path, capsys: pyte
 
 
 def test_toml_instance(tmp_path: Path) -> None:
-    """The same fields in TOML."""
+    """A TOML file takes the fields that a JSON file does."""
     path = tmp_path / "instance.toml"
     path.write_text("stages = 2\nmicrobatches = 2\nforward_ticks = 1\nbackward_ticks = 1\nweight_ticks = 1\n")
     assert read_instance(path).microbatches == 2
@@ -197,7 +197,7 @@ def test_compare_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_validate_and_show_a_written_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What solve writes is valid, at distance 0 from the bound that the file carries."""
+    """The schedule that solve writes is valid, at distance 0 from the bound in the file."""
     path = str(tmp_path / "schedule.json")
     page(["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6", "-o", path], capsys)
     fields = record(["validate", path], capsys)
@@ -349,9 +349,9 @@ def test_compare_calls_optimum_only_what_is_proved(capsys: pytest.CaptureFixture
     result = Result(
         instance=instance, status=Status.FEASIBLE, schedule=made, value=9, bound=Bound(7, "bound:load"), wall_time_s=0.0
     )
-    row = optimum_row(result)
+    row = compared_optimum(result)
     assert (row.schedule, row.name) == ("optimum", "best found")
     page = list(compare_page(Problem(instance), result, [replace(row, schedule="v: optimum"), row]))
     assert any(line.startswith("  v: best found") for line in page)
     assert any(line.startswith("  best found") for line in page)
-    assert "optimum: not proved; in its place stands the best found" in page
+    assert "optimum: not proved; the table has the best found" in page

@@ -58,7 +58,7 @@ def test_how_far_an_imported_order_is_from_the_best(
     page = said(["import", table, "--from", "torch-csv", "--explain", "--better", better], capsys)
     assert "28.57 % above the optimum, 7 ticks" in page
     assert "stage 0 idles 2 ticks, 2 to 4, before it0/s0/v0/mb0/BW: dependency, waits for it0/s1/v1/mb0/BW" in page
-    assert "as B and W instead of BW it would hand on its gradient 1" in page
+    assert "split into B and W, the BW would pass on its gradient 1" in page
     found = record(["import", table, "--from", "torch-csv", "--explain"], capsys)["distance"]
     assert (found["value"], found["lower_bound"], found["best_value"], found["status"]) == (9, 7, 7, "optimal")
     assert found["bubble"]["by_split"]
@@ -137,7 +137,7 @@ def test_a_profile_is_observed_not_judged(tmp_path: Path, capsys: pytest.Capture
         (["import", "TABLE"], "Missing option '--from'"),
         (["import", "TABLE", "--from", "csv"], "'csv' is not one of"),
         (["import", "nowhere.csv", "--from", "torch-csv"], "nowhere.csv: no such file or directory"),
-        (["import", "TABLE", "TABLE", "--from", "torch-csv"], "2 files; torch-csv takes one"),
+        (["import", "TABLE", "TABLE", "--from", "torch-csv"], "2 files: torch-csv takes one; give one"),
         (["import", "TABLE", "--from", "torch-csv", "--better", "x.json"], "--better goes with --explain"),
         (["import", "TABLE", "--from", "torch-csv", "--stages", "2"], "--stages goes with megatron-layout only"),
         (["import", "TABLE", "--from", "megatron-layout"], "--stages is missing"),
@@ -146,15 +146,15 @@ def test_a_profile_is_observed_not_judged(tmp_path: Path, capsys: pytest.Capture
         (["import", "TABLE", "--from", "torch-csv", "-o", "TABLE"], "is a file that this call reads"),
         (
             ["import", "TABLE", "--from", "torch-csv", "--explain", "-o", "a.json", "--better", "./a.json"],
-            "--better a.json: -o writes to it too; give another path",
+            "--better a.json: -o writes to the same file; give another path",
         ),
         (["export", "TABLE", "--to", "torch-csv"], "table.csv: not valid JSON"),
         (["export", "SCHEDULE", "--to", "jaxpp", "--comms"], "--comms goes with torch-csv only"),
         (["export", "SCHEDULE", "--to", "torch-csv", "--layers", "8"], "--layers goes with megatron-layout only"),
         (["export", "SCHEDULE", "--to", "megatron-layout"], "--layers is missing"),
-        (["export", "SCHEDULE", "--to", "megatron-layout", "--layers", "8,x"], "'x' is no number of layers"),
-        (["compare", "SCHEDULE"], "is a schedule; give a second one"),
-        (["compare", "SCHEDULE", "SCHEDULE", "--stages", "2"], "--stages beside 2 schedule files"),
+        (["export", "SCHEDULE", "--to", "megatron-layout", "--layers", "8,x"], "'x' is not a number of layers"),
+        (["compare", "SCHEDULE"], "is a schedule; give a second schedule file too"),
+        (["compare", "SCHEDULE", "SCHEDULE", "--stages", "2"], "--stages with 2 schedule files"),
         (["compare", "SCHEDULE", "TABLE"], "table.csv: not valid JSON"),
     ],
 )
@@ -174,7 +174,7 @@ def test_a_bad_cell_is_named_with_its_file(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_bug_refusals_without_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is missing in a trace, and routes that a layout has no word for, were told without the file's name."""
+    """Errors on a trace's missing events, and on routes that a layout cannot express, did not name the file."""
     path = tmp_path / "trace.json"
     path.write_text(json.dumps([{"ph": "X", "name": "PP:0F0", "ts": 0, "dur": 2, "pid": 0}]))
     told = said(["import", str(path), "--from", "chrome-trace"], capsys, 2)

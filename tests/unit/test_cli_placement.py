@@ -21,7 +21,7 @@ SIZE = ["--stages", "3", "--micro", "4"]
 
 
 def problem(*flags: str) -> Instance:
-    """The instance of 3 stages and 4 microbatches with these flags, as name and value in turn."""
+    """Return the instance of 3 stages and 4 microbatches with these flags, given as name and value in turn."""
     names = [flag.removeprefix("--").replace("-", "_") for flag in flags[::2]]
     given = {name: int(value) if name == "virtual" else value for name, value in zip(names, flags[1::2], strict=True)}
     return problem_of(call(stages=3, micro=4, **given)).instance
@@ -81,7 +81,7 @@ def test_an_activation_is_its_share_of_a_stage() -> None:
     ],
 )
 def test_refused(flags: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line with the flag, the value and the way out."""
+    """The error is one line with the flag, the value and the way out."""
     assert run(["solve", *SIZE, *flags.split()]) == 2
     said = capsys.readouterr().err
     assert message in said
@@ -216,7 +216,7 @@ def test_auto_keeps_rounding_and_single_times(tmp_path: Path) -> None:
 def test_files_that_auto_refuses(
     change: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line with the file, the field and the way out."""
+    """The error is one line with the file, the field and the way out."""
     file = tmp_path / "step.json"
     file.write_text(json.dumps(LINEAR | change))
     assert run(["solve", str(file), "--placement", "auto"]) == 2

@@ -1,4 +1,4 @@
-"""What the program does when a stream is closed, full or a terminal, when Ctrl-C comes, and when the code fails."""
+"""Behaviour of the program when a stream is closed, full or a terminal, on Ctrl-C, and when the code fails."""
 
 import os
 import pty
@@ -38,7 +38,7 @@ def heeds_ctrl_c() -> Iterator[None]:
 
 
 def in_shell(redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The easy solve with a redirection of the shell."""
+    """Run the easy solve with a redirection of the shell."""
     command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *ZBOPT, *EASY, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -71,7 +71,7 @@ def test_closed_stdout_does_not_lose_the_file(tmp_path: Path) -> None:
     path = tmp_path / "schedule.json"
     done = in_shell(">&-", "-o", str(path))
     assert done.returncode == 2
-    assert done.stderr == "zbopt: standard output is closed, so the result went nowhere; open it, or use -o\n"
+    assert done.stderr == "zbopt: standard output is closed, so the result was not printed; open it, or use -o\n"
     schedule = read_schedule(path)
     assert validate(schedule.instance, schedule).valid
 
@@ -125,7 +125,7 @@ def test_ctrl_c_keeps_the_best_schedule(number: signal.Signals, tmp_path: Path) 
 
 
 def press() -> None:
-    """Ctrl-C, which a terminal sends as a signal."""
+    """Send Ctrl-C as a terminal does, as a signal."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -160,7 +160,7 @@ def test_bug_pressed_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_pressed_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes on after the first press can be ended by a later one."""
+    """Work that goes on after the first press can be ended by a later one."""
     times = iter((10.0, 10.9, 12.0))
     monkeypatch.setattr(ctrl_c.time, "monotonic", lambda: next(times))
     with ctrl_c.pressed_once():
@@ -213,7 +213,7 @@ def test_bug_pressed_after_the_result() -> None:
 
 
 def on_terminal(arguments: list[str], interrupt_at: tuple[bytes, int] | None = None, **environment: str) -> str:
-    """What a terminal gets to see; with Ctrl-C as soon as it has shown a text a number of times."""
+    """Return what a terminal shows, with Ctrl-C as soon as it has shown a text a number of times."""
     ours, theirs = pty.openpty()
     clean = {key: value for key, value in os.environ.items() if key not in {"NO_COLOR", "COLUMNS", "FORCE_COLOR"}}
     program = subprocess.Popen(

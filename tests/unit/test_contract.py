@@ -1,4 +1,4 @@
-"""How the code must read and who may import whom: ruff, mypy and the import contract, with their own settings."""
+"""The rules of the code hold: ruff, mypy and the import contract, with their own settings."""
 
 import os
 import subprocess

@@ -138,6 +138,6 @@ def test_a_long_step_is_proved_where_memory_is_short() -> None:
     ],
 )
 def test_says_nothing_where_its_argument_does_not_hold(changed: dict[str, object]) -> None:
-    """No cap, as many slots as stages, fused backwards, late inputs, no first B."""
+    """The bound is silent without a cap, with as many slots as stages, fused backwards, late inputs, or no first B."""
     instance = Instance.model_validate(uneven(8, 16, 4).model_dump() | changed)
     assert Crossings.of(instance) is None

@@ -21,7 +21,7 @@ PAGES = sorted(path for path in DOCS.glob("*.md") if path.name not in ELSEWHERE)
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_blocks_run_and_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
-    """All blocks of a page, in order, in one empty folder; what follows as text is among what the last one printed."""
+    """All blocks of a page run, in order, in one empty folder. A text block is among what the block before printed."""
     run_page(page, tmp_path)
 
 
@@ -59,7 +59,7 @@ def test_schemas_accept_the_files_of_the_repository() -> None:
 
 
 def test_schema_of_a_written_schedule(tmp_path: Path) -> None:
-    """What ``solve -o`` writes is a schedule by its schema; one with a field too many, or a kind unknown, is none."""
+    """A file of ``solve -o`` is a schedule by its schema. With a field too many, or an unknown kind, it is none."""
     file = tmp_path / "schedule.json"
     run_block(Block("sh", None, f"zbopt solve --stages 2 --micro 2 --mem-limit 3/2 -o {file}"), tmp_path)
     validator = jsonschema.Draft202012Validator(json_schemas()["schedule"])

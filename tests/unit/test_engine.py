@@ -55,7 +55,7 @@ Popen = subprocess.Popen[str]
 
 @pytest.fixture
 def at_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Popen], None]], list[Popen]]:
-    """Does something to each process of the solver, at once or in a thread of its own; gives the processes."""
+    """Do something to each process of the solver, at once or in a thread of its own, and return the processes."""
 
     def install(do: Callable[[Popen], None], *, at_once: bool = False) -> list[Popen]:
         started: list[Popen] = []
@@ -79,7 +79,7 @@ def at_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Popen], Non
 
 
 def check_kept(result: Result) -> None:
-    """A valid schedule, a bound at or below it, and a status that says no more than they do."""
+    """Check that the schedule is valid, the bound at or below it, and that the status claims no more than they do."""
     assert result.schedule is not None
     assert result.value is not None
     assert validate(result.instance, result.schedule).violations == ()
@@ -89,7 +89,7 @@ def check_kept(result: Result) -> None:
 
 
 def gone(process: Popen) -> bool:
-    """The process has ended and been waited for: nothing is left of it, not even a zombie."""
+    """Tell whether the process has ended and been waited for: nothing is left of it, not even a zombie."""
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:
@@ -122,7 +122,7 @@ def test_kill_at_any_moment(kill: int, at_start: Callable[..., list[Popen]]) -> 
 
 @pytest.mark.parametrize("code", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
 def test_crash(code: signal.Signals, at_start: Callable[..., list[Popen]]) -> None:
-    """What a fault in native code does to the process: the result names the signal."""
+    """A fault in native code ends the process, and the result names the signal."""
 
     def crash(process: Popen) -> None:
         time.sleep(0.5)

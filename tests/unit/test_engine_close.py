@@ -13,7 +13,7 @@ from zbopt.problem.instance import Instance
 
 
 def test_bug_order_is_still_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the writer had not flushed when the process was killed came back as BrokenPipeError out of ``solve``.
+    """Text that the writer had not flushed when the process was killed became a BrokenPipeError out of ``solve``.
 
     Seen where heuristics on a large instance had used up the time, so that the process was ended while it started.
     """

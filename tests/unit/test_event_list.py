@@ -31,7 +31,7 @@ def _codes(document: object) -> set[str]:
 
 
 def _with(change: dict[str, Any]) -> dict[str, Any]:
-    """The audit list with one ``add``, ``change`` or ``remove``."""
+    """Return the audit list with one ``add``, ``change`` or ``remove``."""
     document = deepcopy(DOCUMENT)
     events = document["events"]
     if "add" in change:
@@ -67,7 +67,7 @@ def test_audit_rejections(rejected: dict[str, Any]) -> None:
 
 
 def test_order_of_events_does_not_matter() -> None:
-    """The same events shuffled: the same instance, the same schedule as a set."""
+    """Shuffled events give an equal instance, and an equal schedule as a set."""
     shuffled = deepcopy(DOCUMENT)
     Random(1).shuffle(shuffled["events"])
     first, _ = _read(DOCUMENT)
@@ -195,7 +195,7 @@ GOOD = _event(0, 0, "F", 0, 1)
     ],
 )
 def test_refused(document: object, message: str) -> None:
-    """One line that names the event, the key, the value and the way out."""
+    """The error is one line that names the event, the key, the value and the way out."""
     with pytest.raises(ValueError, match=r"^list\.json: ") as caught:
         event_list_from_document(document, "list.json")
     assert str(caught.value).startswith(f"list.json: {message}")

@@ -25,13 +25,23 @@ from zbopt.engine.reach import require_modelled
 from zbopt.formats.minizinc import to_minizinc
 from zbopt.formats.schema import json_schemas
 from zbopt.graph import TaskGraph, expand
-from zbopt.graph.memory import Tensor, parts, pieces, policies, static_memory
-from zbopt.problem.facts import Axis, Cut, Facts, Program, Unit, declared, facts_by_field, facts_of, fields_in_use
+from zbopt.graph.memory import Tensor, allocated_units, allocations, policies, static_memory
+from zbopt.problem.facts import (
+    Axis,
+    CutRule,
+    Facts,
+    ReferenceModel,
+    Unit,
+    declared,
+    facts_by_field,
+    facts_of,
+    fields_in_use,
+)
 from zbopt.problem.instance import COMPUTE, Instance, Kind, read_instance, write_instance
 
 REPOSITORY = Path(__file__).parents[2]
 DECLARED: Mapping[str, Facts] = dict(facts_by_field(Instance))
-"""What the code declares. The laws that a field keeps are chosen by this, not by what a strike leaves."""
+"""The facts that the code declares. The laws that a field keeps are chosen by this, not by what a strike leaves."""
 Document = dict[str, Any]
 
 RECOMPUTE = {"recompute": "always"}
@@ -262,8 +272,8 @@ def memory_is_whole_units(name: str) -> None:
     )
     for v in range(2):
         for policy in policies(instance, v):
-            exact = sum(part.amount for part in parts(instance, v, policy, fused=False)) * graph.memory_scale
-            assert sum(pieces(instance, v, policy, graph.memory_scale, fused=False).values()) == exact
+            exact = sum(entry.amount for entry in allocations(instance, v, policy, fused=False)) * graph.memory_scale
+            assert sum(allocated_units(instance, v, policy, graph.memory_scale, fused=False).values()) == exact
 
 
 def work_of(instance: Instance) -> dict[Kind, int]:
@@ -279,16 +289,16 @@ def memory_of(instance: Instance) -> tuple[Any, ...]:
     """Return what a microbatch holds on all virtual stages and what the stages hold anyway, boundaries left out."""
     held: dict[Any, Fraction] = {}
     for v in range(instance.virtual_stages):
-        for part in parts(instance, v, policies(instance, v)[-1], fused=False):
-            if part.tensor in (Tensor.ACTIVATION, Tensor.GRADIENT_STATE):
-                held[part.first, part.last] = held.get((part.first, part.last), Fraction(0)) + part.amount
+        for entry in allocations(instance, v, policies(instance, v)[-1], fused=False):
+            if entry.tensor in (Tensor.ACTIVATION, Tensor.GRADIENT_STATE):
+                held[entry.first, entry.last] = held.get((entry.first, entry.last), Fraction(0)) + entry.amount
     bare = instance.model_copy(update={"receive_buffers": None})
     return held, sum(static_memory(bare, stage) for stage in range(instance.stages)), instance.memory_cap
 
 
 def cutting_keeps_the_whole(name: str) -> None:
     """Two slices of each part are the same work and the same memory, in ticks of half the length."""
-    if DECLARED[name].cut is Cut.REFUSED:
+    if DECLARED[name].cut is CutRule.REFUSED:
         return
     instance = build(sample(name, 2))
     require_cuttable(instance, "--placement auto")
@@ -302,8 +312,19 @@ def cutting_keeps_the_whole(name: str) -> None:
     assert releases[0] == times(2, releases[1])
     if instance.overlapped_ticks is not None:
         assert cut.overlapped_ticks == instance.overlapped_ticks  # half as long, in ticks of half the length
-    if (DECLARED[name].axis, DECLARED[name].unit) == (Axis.NONE, Unit.NONE):
-        assert getattr(cut, name) == getattr(instance, name)
+    before, after = getattr(instance, name), getattr(cut, name)
+    if DECLARED[name].unit in (Unit.NONE, Unit.MEMORY, Unit.SHARE):
+        assert after == values_of_slices(DECLARED[name], before)
+
+
+def values_of_slices(facts: Facts, of_parts: Any) -> Any:
+    """Return what the slices of two parts on stages 0, 1, 1, 0 have of the parts' values."""
+    if facts.cut is CutRule.GATHERED:
+        return (sum(of_parts) / 2,) * 2  # each stage has a slice of both parts
+    if facts.axis is Axis.VIRTUAL_STAGE:
+        of_slices = [value for value in of_parts for _ in range(2)]
+        return tuple(value / 2 for value in of_slices) if facts.cut is CutRule.DIVIDED else tuple(of_slices)
+    return of_parts
 
 
 def times_of(ticks: int, found: Mapping[Kind, int]) -> dict[Kind, int]:
@@ -371,9 +392,9 @@ def a_flag_beside_a_file_is_noted(name: str, folder: Path) -> None:
 
 def programs_take_what_they_state(name: str) -> None:
     """The published program and models/pipeline.mzn take an instance in which what they state is in use."""
-    if Program.PUBLISHED in DECLARED[name].stated_by:
+    if ReferenceModel.PUBLISHED in DECLARED[name].stated_by:
         require_modelled(build(sample(name)))
-    if Program.MINIZINC in DECLARED[name].stated_by:
+    if ReferenceModel.MINIZINC in DECLARED[name].stated_by:
         to_minizinc(build(sample(name)))
 
 
@@ -429,7 +450,7 @@ def is_red(name: str, folder: Path) -> bool:
 
 def declared_facts() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield each declared fact: its field, its name, and what takes it out of the declaration."""
-    neutral = {"axis": Axis.NONE, "unit": Unit.NONE, "cut": Cut.REFUSED, "scales": False, "one_for_all": True}
+    neutral = {"axis": Axis.NONE, "unit": Unit.NONE, "cut": CutRule.REFUSED, "scales": False, "one_for_all": True}
     neutral |= {"is_label": False, "is_absent": None, "filled": None, "flag": None}
     for name, facts in DECLARED.items():
         for fact, nothing in neutral.items():

@@ -93,7 +93,7 @@ def _range(name: str, start: float, duration: float, pid: object = 1, cat: str =
 
 
 def _two_ranks(shift: float = 0.0) -> dict[str, object]:
-    """Two ranks, one file each, one microbatch; other entries beside the ranges."""
+    """Write two ranks, one file each, one microbatch, with other entries beside the ranges."""
     first = [_range("0SEND_F0", 1010 + shift, 1), _range("0F0", 1000 + shift, 10), _range("0B0", 1050 + shift, 20)]
     second = [_range("1RECV_F0", 1005 + shift, 9), _range("1F0", 1015 + shift, 11), _range("1I0", 1026 + shift, 12.5)]
     second += [_range("1W0", 1040 + shift, 9), {"ph": "M", "name": "process_name", "pid": 1}]
@@ -189,7 +189,7 @@ TRANSFERS = HEURISTICS["list"](
 
 @pytest.mark.parametrize("tick", ["unit", "1us", "25ns"])
 def test_the_rules_of_the_trace_event_format(tick: str) -> None:
-    """What viewers ask for, or drop in silence: slices of a track nest, times are not negative, every flow one start
+    """The trace keeps the rules that viewers need: slices of a track nest, times are not negative, every flow one start
     and one later end, each inside a slice of its track, counters are numbers, and every track has a name.
     """
     schedule = TRANSFERS.model_copy(update={"instance": TRANSFERS.instance.model_copy(update={"tick": tick})})

@@ -170,7 +170,7 @@ def test_sail_nodes_by_hand() -> None:
 
 
 def _without_order(schedule: Schedule, kind: Kind) -> Schedule:
-    """The schedule with two ops of a kind on stage 0 in each other's place."""
+    """Return the schedule with two ops of a kind on stage 0 in each other's place."""
     first, second = [e for e in schedule.by_stage()[0] if e.kind is kind][:2]
     swap = {first.id: second.microbatch, second.id: first.microbatch}
     events = tuple(

@@ -26,12 +26,12 @@ RECV_ORDER = (
 
 
 def table(*rows: str) -> str:
-    """Rows of cells with blanks between them, as a table."""
+    """Return rows of cells, with blanks between them, as a table."""
     return "".join(",".join(row.split()) + "\n" for row in rows)
 
 
 def _torchtitan() -> str:
-    """The order of torchtitan's tests/assets/custom_schedule.csv (commit b5bcd76): 2 ranks, 4 virtual stages, 8 micros.
+    """Return the order of torchtitan's tests/assets/custom_schedule.csv (b5bcd76): 2 ranks, 4 virtual stages, 8 micros.
 
     All F of both slices, then pairs of microbatches, the later slice first: I and W of each.
     """
@@ -192,6 +192,6 @@ def test_not_a_table() -> None:
 
 @pytest.mark.parametrize("cell", ["(0F1)OVERLAP_F_B", "(0F1;0F0)OVERLAP_F_B", "(0F1;0B0;0W0)OVERLAP_F_B"])
 def test_bug_overlap_of_anything(cell: str) -> None:
-    """Whatever stood in the brackets was taken: PyTorch's OVERLAP_F_B is one forward and one backward."""
+    """Any ops in the brackets were taken, but PyTorch's OVERLAP_F_B is one forward and one backward."""
     with pytest.raises(ValueError, match=r"row 0, cell 1: OVERLAP_F_B takes a forward and a backward; write such as"):
         order_from_csv(f"0F0,{cell},0B0,0B1\n")

@@ -7,7 +7,7 @@ import pytest
 
 from zbopt.analysis.metrics import figures
 from zbopt.graph import expand
-from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.heuristics import BASELINES, HEURISTICS, PLAN_FOR_THE_CAP, CannotFitError, NotApplicableError, candidates_of
 from zbopt.heuristics.tools import build
 from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.timing import earliest_starts, least_span_starts, starts_of
@@ -17,7 +17,7 @@ uniform = Instance.uniform
 
 
 def fused(p, m, forward=1, backward=2, **fields):
-    """Linear, never split."""
+    """Return a linear instance whose backward is never split."""
     return uniform(
         stages=p,
         microbatches=m,
@@ -167,6 +167,33 @@ def test_list_on_v_placement_is_as_good_as_zb_v(p, m):
     """ZB-V at unit times a slice (arXiv 2405.15362): load 6m and (p - 1) F, 6m + p - 1, at p activations."""
     found = run("list", uniform(stages=p, microbatches=m, placement="v", virtual=2, memory_cap=p))
     assert found.makespan <= 6 * m + p - 1
+
+
+def test_baselines_and_what_plans_for_the_cap_are_all():
+    """Each heuristic is either a published schedule or plans for the memory cap."""
+    assert {*BASELINES} | {*PLAN_FOR_THE_CAP} == {*HEURISTICS}
+    assert not {*BASELINES} & {*PLAN_FOR_THE_CAP}
+
+
+@pytest.mark.parametrize(
+    ("fields", "left_out"),
+    [
+        ({}, {"1f1b-split", "gpipe", "1f1b"}),
+        ({"backward_ticks": None, "weight_ticks": None, "fused_backward_ticks": 2}, {"1f1b-split"}),
+        ({"communication": "link", "comm_ticks": 1}, set()),
+        ({"recompute": "always", "recompute_ticks": 1}, set()),
+        ({"fused_backward_ticks": 2, "overlapped_ticks": 3}, set()),
+    ],
+    ids=["plain", "plain-and-whole", "links", "dropped", "overlapped"],
+)
+def test_candidates_are_those_that_are_sometimes_best(fields, left_out):
+    """Five baselines were never best; three more only where more than the ops of a step has to be placed.
+
+    bench/README.md, "Which heuristics solve tries".
+    """
+    instance = Instance.model_validate(uniform(stages=4, microbatches=8).model_dump() | fields)
+    never = {"looped-bfs", "interleaved-zb", "gis", "gis-h", "1f1b-v"}
+    assert {*HEURISTICS} - {*candidates_of(instance)} == never | left_out
 
 
 def test_every_heuristic_is_valid_on_random_instances():

@@ -22,7 +22,7 @@ PUBLISHED = json.loads((REPOSITORY / "tests" / "golden" / "zb_iclr2024.json").re
 
 @pytest.fixture(scope="module")
 def make() -> ModuleType:
-    """instances/make.py, which is a script and in no package."""
+    """Load instances/make.py, which is a script and in no package."""
     spec = importlib.util.spec_from_file_location("make_instances", INSTANCES / "make.py")
     assert spec is not None
     assert spec.loader is not None

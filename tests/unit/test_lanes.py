@@ -1,4 +1,4 @@
-"""What runs beside compute, in all pictures: transfers, offloads, reductions and collectives, in rows of their own."""
+"""Lanes beside compute, in all pictures: transfers, offloads, reductions and collectives."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from zbopt.validator import validate
 
 
 def _timed(fields: dict[str, Any], *events: tuple[str, int, int | None, int, int]) -> Schedule:
-    """Events as (kind, stage, microbatch, start, end) of 2 stages whose ops take 2."""
+    """Build a schedule from events (kind, stage, microbatch, start, end) of 2 stages whose ops take 2."""
     times = {"forward_ticks": 2, "backward_ticks": 2, "weight_ticks": 2}
     instance = Instance.model_validate({"stages": 2, "microbatches": 1} | times | fields)
     made = [Event(Kind(kind), s, s, j, start, end) for kind, s, j, start, end in events]
@@ -53,7 +53,7 @@ PORTS = _timed(
      "reduction_occupies": "port", "collectives": [{"kind": "W", "start": 1, "ticks": 1}]},
     *OPS, *SENDS, *REDUCED,
 )  # fmt: skip
-"""The same on ports, with a window in the second tick of each W."""
+"""The instance above on ports, with a window in the second tick of each W."""
 
 
 def _shown(rows: tuple[Lane, ...]) -> list[tuple[str, list[str]]]:
@@ -61,7 +61,7 @@ def _shown(rows: tuple[Lane, ...]) -> list[tuple[str, list[str]]]:
 
 
 def test_the_schedules_are_valid() -> None:
-    """What is drawn here is what may be."""
+    """The schedules that these tests draw are valid."""
     for schedule in (LINKS, PORTS):
         assert validate(schedule.instance, schedule).violations == ()
 
@@ -181,5 +181,5 @@ def test_bug_lags_in_traces_had_one_length() -> None:
 
 
 def test_every_kind_has_its_place_in_the_legend() -> None:
-    """Compute first, then what is beside it."""
+    """The legend has compute first, then what runs beside it."""
     assert kinds_of(lanes_of(LINKS)) == [Kind.F, Kind.B, Kind.W, Kind.G, Kind.SEND_F, Kind.SEND_B, Kind.OUT, Kind.IN]

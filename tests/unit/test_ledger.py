@@ -111,7 +111,7 @@ def test_commands_print_ledger_and_reasons(tmp_path: Path, capsys: pytest.Captur
     assert steady["denominator"] == 4 * (steady["end"] - steady["begin"])
     assert record["critical_path"][-1]["end"] == 27
     assert run(["ledger", str(path), "--stage", "9"]) == 2
-    assert "--stage 9 is no stage; stages are 0 to 3" in capsys.readouterr().err
+    assert "--stage 9: there is no such stage; give 0 to 3" in capsys.readouterr().err
 
 
 def test_waiting_for_a_busy_host_link_is_named() -> None:
@@ -259,3 +259,14 @@ def test_pages_carry_units_and_iterations() -> None:
     assert page[0] == "stage 0: peak 3 of 4 GiB from tick 0"
     assert any("activation  it1/v0/mb0" in line for line in page)
     assert dict(asked_rows(made.instance))["memory cap"] == "4 GiB on each stage"
+
+
+def test_bug_validate_rounded_peaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``validate --json`` gave a peak of 7/3 as 2.333..., ``ledger --json`` as it is: 2, and 1/3 from a B to its W."""
+    path = tmp_path / "schedule.json"
+    write_schedule(HEURISTICS["zb-h1"](Instance.uniform(stages=2, microbatches=3, weight_share="1/3")), path)
+    assert run(["ledger", str(path), "--json"]) == 0
+    peaks = [stage["peak"] for stage in json.loads(capsys.readouterr().out)["stages"]]
+    assert any("/3" in str(peak) for peak in peaks)
+    assert run(["validate", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["peak_memory"] == peaks

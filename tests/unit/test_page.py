@@ -28,12 +28,12 @@ FUSED = HEURISTICS["1f1b"](Instance.uniform(stages=4, microbatches=8, fused_back
 
 
 def page_of(*schedules: Schedule) -> str:
-    """The page of ``schedules``."""
+    """Return the page of ``schedules``."""
     return web_page([PageEntry(name=f"s{i}.json", schedule=schedule) for i, schedule in enumerate(schedules)])
 
 
 def data_of(page: str) -> Any:
-    """The numbers that the page's script reads."""
+    """Return the numbers that the page's script reads."""
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     return json.loads(found[1])
@@ -104,7 +104,7 @@ def test_names_are_escaped() -> None:
 
 
 def test_empty_schedule_is_refused() -> None:
-    """There is nothing to draw."""
+    """An empty schedule is refused: there is nothing to draw."""
     with pytest.raises(ValueError, match=r"^s0\.json: has no event on a stage; give a schedule that runs something$"):
         page_of(UNIT.model_copy(update={"events": ()}))
 
@@ -124,7 +124,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 class Browser:
-    """A page in Chromium. Places are in pixels of the window."""
+    """Drive a page in Chromium. Places are in pixels of the window."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -138,7 +138,7 @@ class Browser:
         assert self.driver.get_log("browser") == []
 
     def worked_s(self) -> float:
-        """Seconds that the page's thread has had a processor since the page began: other work does not count."""
+        """Return the seconds of a processor that the page's thread has had since the page began."""
         self.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
         found = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
         return float(next(metric["value"] for metric in found if metric["name"] == "TaskDuration"))
@@ -150,7 +150,7 @@ class Browser:
         )
 
     def window(self, chart: str = "gantt-0") -> tuple[float, float]:
-        """First and last tick that a chart shows."""
+        """Return the first and last tick that a chart shows."""
         canvas = self.driver.find_element("id", chart)
         return float(canvas.get_dom_attribute("data-from")), float(canvas.get_dom_attribute("data-to"))
 
@@ -166,7 +166,7 @@ class Browser:
         self.settle()
 
     def point(self, stage: int, tick: float, chart: str = "gantt-0") -> Any:
-        """The mouse at a stage and a tick of a chart, as a chain of actions to go on with."""
+        """Move the mouse to a stage and a tick of a chart, and return the chain of actions to go on with."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         canvas = self.driver.find_element("id", chart)
@@ -181,14 +181,14 @@ class Browser:
         )
 
     def tip(self) -> str:
-        """What the hover says."""
+        """Return the text of the hover."""
         self.settle()
         return str(self.driver.find_element("id", "tip").text)
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One Chromium for all tests."""
+    """Start one Chromium for all tests."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
@@ -275,7 +275,7 @@ def test_wheel_zooms_where_the_pointer_is(opened: Browser) -> None:
 
 @needs_browser
 def test_drag_pans(opened: Browser) -> None:
-    """What is dragged stays below the pointer: from tick 20 to tick 15 moves the window by 5."""
+    """The dragged tick stays below the pointer: from tick 20 to tick 15 moves the window by 5."""
     opened.click("in")
     canvas = opened.driver.find_element("id", "gantt-0")
     left, right = (float(canvas.get_dom_attribute(f"data-{name}")) for name in ("left", "right"))
@@ -330,7 +330,7 @@ def test_critical_path_and_theme(opened: Browser) -> None:
 
 @needs_browser
 def test_print_is_light_and_without_buttons(opened: Browser) -> None:
-    """Whatever the theme, paper is white; afterwards the theme is what it was."""
+    """Paper is white with any theme. Afterwards the theme is what it was."""
     driver = opened.driver
     background = "return getComputedStyle(document.body).backgroundColor"
     driver.execute_script("document.documentElement.dataset.theme = 'dark'")
@@ -346,7 +346,7 @@ def test_print_is_light_and_without_buttons(opened: Browser) -> None:
 
 
 def pixel(browser: Browser, stage: int, tick: float) -> list[int]:
-    """Colour of the Gantt chart at a stage and tick, near the upper edge of the op."""
+    """Return the colour of the Gantt chart at a stage and tick, near the upper edge of the op."""
     script = """
         const [stage, tick] = arguments, canvas = document.getElementById("gantt-0"), d = canvas.dataset;
         const width = canvas.clientWidth - d.left - d.right, sharp = canvas.width / canvas.clientWidth;
@@ -491,12 +491,12 @@ def test_exact_amounts_are_readable() -> None:
 
 
 def live(event: Event, time: int) -> bool:
-    """An F that has started."""
+    """Tell whether an event is an F that has started."""
     return event.kind.value == "F" and event.start <= time
 
 
 def gone(schedule: Schedule, time: int) -> Fraction:
-    """What the BWs of stage 1 that have ended gave back."""
+    """Return the memory that the ended BWs of stage 1 gave back."""
     return sum(
         (Fraction(1, 3) for e in schedule.events if e.stage == 1 and e.kind.value == "BW" and e.end <= time),
         Fraction(0),

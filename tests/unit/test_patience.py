@@ -13,7 +13,7 @@ from zbopt.heuristics.list_schedule import first_schedule
 from zbopt.heuristics.tools import best_rule, build
 from zbopt.heuristics.tools.costs import Costs
 from zbopt.heuristics.tools.dispatch import Dispatched, dispatch_within
-from zbopt.heuristics.tools.patience import OutOfTimeError, bounded, check, is_over, limited
+from zbopt.heuristics.tools.patience import OutOfTimeError, bounded, check_time, is_over, limited
 from zbopt.heuristics.tools.rule import Rule
 from zbopt.portfolio import run as portfolio
 from zbopt.portfolio import views
@@ -25,7 +25,7 @@ from zbopt.validator import validate
 
 
 def after(questions: int) -> Callable[[], bool]:
-    """A limit that is reached when it has been asked about so many times."""
+    """Return a limit that is reached when it has been asked about so many times."""
     left = iter(range(questions))
     return lambda: next(left, None) is None
 
@@ -85,19 +85,19 @@ def test_more_patience_is_never_worse() -> None:
 
 
 def test_the_limit_ends_with_its_block() -> None:
-    """Outside there is none; inside, ``check`` raises."""
+    """Outside there is none; inside, ``check_time`` raises."""
     with limited(lambda: True):
         assert is_over()
         with pytest.raises(OutOfTimeError, match="stopped before it had a schedule"):
-            check()
+            check_time()
     assert not is_over()
-    check()
+    check_time()
 
 
 def stubborn(instance: Instance) -> Schedule:
     """A heuristic that asks and asks, and has nothing until it is stopped."""
     while True:
-        check()
+        check_time()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def late_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("late_clock")
 def test_a_solve_goes_on_without_the_one_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a heuristic does, one valid schedule comes out; here the fallback's, since none else is left."""
+    """One valid schedule comes out whatever a heuristic does; here the fallback's, since none else is left."""
     monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"stubborn": stubborn})
     instance = Instance.uniform(stages=4, microbatches=12, placement="v", virtual=2, memory_cap=2, comm_ticks=1)
     result = solve(instance, time_limit_s=60, workers=1)
@@ -151,7 +151,7 @@ def test_deterministic_patience_is_a_count(monkeypatch: pytest.MonkeyPatch) -> N
         nonlocal asked
         while True:
             asked += 1
-            check()
+            check_time()
 
     monkeypatch.setattr(portfolio, "candidates_of", lambda instance: {"counting": counting})
     result = solve(Instance.uniform(stages=1, microbatches=1), time_limit_s=2, deterministic=True)

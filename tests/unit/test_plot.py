@@ -27,14 +27,14 @@ INTERLEAVED = HEURISTICS["interleaved"](
 
 
 def drawn(schedule: Schedule, window: tuple[int, int] | None = None) -> Axes:
-    """The chart on axes of 7 by 2 inches."""
+    """Draw the chart on axes of 7 by 2 inches."""
     ax = Figure(figsize=(7, 2)).add_subplot()
     assert draw(schedule, ax, window) is ax
     return ax
 
 
 def boxes(ax: Axes) -> set[tuple[float, float, float]]:
-    """(stage, start, end) of everything that is drawn as an op."""
+    """Return (stage, start, end) of everything that is drawn as an op."""
     found = set()
     for collection in ax.collections:
         for path in collection.get_paths():
@@ -109,7 +109,7 @@ def test_nothing_is_cut_off_or_overlaps(schedule: Schedule, width: float) -> Non
 
 
 def touching(texts: list[Text]) -> list[tuple[str, str]]:
-    """Pairs of texts whose boxes share more than a rounding."""
+    """Return the pairs of texts whose boxes share more than a rounding."""
     boxed = [(text.get_text(), text.get_window_extent().shrunk(0.9, 0.9)) for text in texts if text.get_text()]
     return [(a, b) for (a, one), (b, other) in itertools.combinations(boxed, 2) if one.overlaps(other)]
 
@@ -151,18 +151,18 @@ def test_text_can_be_read_on_its_colour() -> None:
 
 
 def linear(colour: str) -> np.ndarray:
-    """Linear RGB of '#rrggbb' (IEC 61966-2-1)."""
+    """Return the linear RGB of '#rrggbb' (IEC 61966-2-1)."""
     value = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance."""
+    """Return the relative luminance."""
     return float(linear(colour) @ [0.2126, 0.7152, 0.0722])
 
 
 def lab(rgb: np.ndarray) -> np.ndarray:
-    """CIE 1976 Lab of linear sRGB, white D65."""
+    """Return the CIE 1976 Lab of linear sRGB, white D65."""
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     ratio = to_xyz @ np.clip(rgb, 0, 1) / [0.9505, 1.0, 1.089]
     f = np.where(ratio > (6 / 29) ** 3, np.cbrt(ratio), ratio * (29 / 6) ** 2 / 3 + 4 / 29)

@@ -72,7 +72,7 @@ def test_frontier_of_makespan(cap: int | str, value: int) -> None:
 
 @pytest.mark.parametrize(("cap", "value"), [(3, 31), (4, 27), (5, 26), (6, 25), ("6.5", 25), (7, 24)])
 def test_frontier_of_span(cap: int | str, value: int) -> None:
-    """The same under the largest stage span; 24 = m(F+B+W) at cap 2p - 1 is ZB-H2 (cases c05 and c06)."""
+    """The frontier under the largest stage span: 24 = m(F+B+W) at cap 2p - 1 is ZB-H2 (cases c05 and c06)."""
     span = "max_stage_span"
     proved(Instance.uniform(stages=4, microbatches=8, memory_cap=cap, weight_share="1/2", objective=span), value)
 
@@ -134,7 +134,7 @@ def hard() -> Instance:
 
 
 def check_stopped(result: Result) -> None:
-    """What holds of every result with a schedule: it is valid, and status, value and bound fit together."""
+    """Check what holds of every result with a schedule: it is valid, and status, value and bound fit together."""
     assert result.schedule is not None
     assert result.value is not None
     assert validate(result.instance, result.schedule).violations == ()

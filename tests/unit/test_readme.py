@@ -36,7 +36,7 @@ def test_printed_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def _settled(page: str) -> list[str]:
-    """The lines that do not depend on the machine or on which optimum was found."""
+    """Return the lines that do not depend on the machine or on which optimum was found."""
     free = ("wall time", "found by", "peak memory", "largest stage span", "bubble ratio", "best heuristic", "stage ")
     return [line for line in page.splitlines() if not line.strip().startswith(free)]
 

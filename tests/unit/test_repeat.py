@@ -120,7 +120,7 @@ def test_the_least_stride_of_equals() -> None:
 
 @pytest.mark.parametrize(("cap", "held"), [(None, 8), (3, 3), ("1/2", 1), (100, 8)])
 def test_in_flight(cap: int | str | None, held: int) -> None:
-    """What fits under the cap, at least one, at most two a virtual stage."""
+    """Under the cap, at least one microbatch is in flight, and at most two for each virtual stage."""
     assert in_flight(Instance.uniform(stages=4, microbatches=9, memory_cap=cap)) == held
 
 

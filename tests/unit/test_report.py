@@ -22,7 +22,7 @@ UNIT = Instance.uniform(stages=4, microbatches=8, memory_cap=6)
 
 
 def schedule(instance: Instance, *events: tuple[str, int, int, int, int]) -> Schedule:
-    """Events as (kind, stage, microbatch, start, end)."""
+    """Build a schedule from events (kind, stage, microbatch, start, end)."""
     return Schedule(
         instance=instance,
         provenance=Provenance(source="test"),
@@ -190,7 +190,7 @@ def test_bug_little_is_not_nothing() -> None:
 
 
 def test_words() -> None:
-    """Short forms, by hand."""
+    """Short forms of numbers and names are as written by hand."""
     assert runs_text([6, 5, 5, 5]) == "6, 5 x3"
     assert runs_text([6, 6]) == "6"
     assert runs_text([None, 1, 1]) == "none, 1 x2"

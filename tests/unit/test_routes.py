@@ -36,7 +36,7 @@ TWO_WAY: dict[str, Any] = {
 
 
 def two_way(**changes: Any) -> Instance:
-    """Two stages; microbatches 0 and 1 go down, 2 goes up, each on a replica of its own."""
+    """Return two stages: microbatches 0 and 1 go down, 2 goes up, each direction on its own replica."""
     return Instance.model_validate(TWO_WAY | changes)
 
 
@@ -78,7 +78,7 @@ def test_own_times_are_filled_from_the_instance() -> None:
 
 
 def test_files_keep_them(tmp_path: Path) -> None:
-    """Written and read back: the same routes and times."""
+    """A file that is written and read back has the same routes and times."""
     instance = two_way(microbatch_times=[{"microbatches": [0], "forward_ticks": [2, 3, 1, 1]}])
     write_instance(instance, tmp_path / "instance.json")
     assert read_instance(tmp_path / "instance.json") == instance
@@ -112,7 +112,7 @@ def test_files_keep_them(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_refused(change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line with the field, the value and the way out."""
+    """The error is one line with the field, the value and the way out."""
     path = tmp_path / "instance.json"
     path.write_text(json.dumps(TWO_WAY | change))
     assert run(["solve", str(path)]) == 2

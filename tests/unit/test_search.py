@@ -31,7 +31,7 @@ def budget(time_limit_s: float = 600) -> Budget:
 
 
 class Told:
-    """A search from the schedule with one microbatch after another, and everything that it tells."""
+    """Record everything that a search tells, from the schedule with one microbatch after another."""
 
     def __init__(self, instance: Instance) -> None:
         self.graph = expand(instance)
@@ -56,7 +56,7 @@ class Told:
 
 
 def serial_starts(graph: TaskGraph) -> dict[int, int]:
-    """Microbatch after microbatch, F down, B up, then all W; backwards split."""
+    """Return the starts of one microbatch after another: F down, B up, then all W, with split backwards."""
     free, starts = 0, {}
     rank = {Kind.F: 0, Kind.B: 1, Kind.W: 2, Kind.O: 3}
     tasks = [(i, t) for i, t in enumerate(graph.tasks) if t.kind is not Kind.BW]

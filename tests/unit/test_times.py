@@ -69,7 +69,7 @@ def test_no_tick_is_finer_than_a_nanosecond() -> None:
     ],
 )
 def test_refused(text: str, message: str) -> None:
-    """A wrong time is named with its value, the limit and the way out."""
+    """An error on a wrong time names its value, the limit and the way out."""
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse_times({"forward": text})
 

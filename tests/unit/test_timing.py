@@ -15,7 +15,7 @@ from zbopt.validator import validate
 
 
 def order(graph: TaskGraph, text: str) -> list[list[int]]:
-    """Stages by ``|``, ops as kind, virtual stage, microbatch: ``F00 B00 W00 | F10``."""
+    """Read an order, stages split by ``|``, ops as kind, virtual stage, microbatch: ``F00 B00 W00 | F10``."""
     rows = [row.split() for row in text.split("|")]
     return [[graph.index[Key(Kind(op[:-2]), int(op[-2]), int(op[-1]))] for op in row] for row in rows]
 

@@ -71,14 +71,14 @@ def test_tutor_overlap_and_late() -> None:
 
 
 def test_tutor_memory() -> None:
-    """The same source: two activations on stage 0 at cap 1, from the second F at 1; microbatch 1 never ends there."""
+    """Case of that source: two activations on stage 0 at cap 1, from the second F on. Microbatch 1 never ends there."""
     verdict = _tutor({"F0_0": 0, "F0_1": 1, "F1_0": 1, "B1_0": 2, "B0_0": 3})
     assert "memory_exceeded: stage 0 holds up to 2 from 1 to 4; its cap is 1" in _lines(verdict)
     assert verdict.peak_memory == (Fraction(2), Fraction(1))
 
 
 def test_tutor_missing() -> None:
-    """The same source: B of stage 0 without that of stage 1."""
+    """Case of that source: B of stage 0 without that of stage 1."""
     verdict = _tutor({"F0_0": 0, "F1_0": 1, "B0_0": 3})
     missing = "missing_dependency: it0/s0/v0/mb0/BW needs it0/s1/v1/mb0/BW, which is not in the schedule"
     assert missing in _lines(verdict)

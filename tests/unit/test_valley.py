@@ -11,7 +11,7 @@ import pytest
 from exact import known_value, proved_optimum
 
 from zbopt.bounds import lower_bound
-from zbopt.bounds.valley import Valley, kept, layers
+from zbopt.bounds.valley import Valley, layers, relaxation
 from zbopt.bounds.valley.states import extend
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.search import CpSatSearch
@@ -21,7 +21,7 @@ from zbopt.problem.instance import Instance, Objective
 
 
 def published(microbatches: int, cap: int) -> Instance:
-    """1.5B times of instances/zb-iclr2024 on a V of 8 stages: half of F, B and W, rounded up, on each virtual stage."""
+    """Return the 1.5B times of instances/zb-iclr2024 on a V of 8 stages: half of each on a virtual stage."""
     return Instance.uniform(
         stages=8,
         microbatches=microbatches,
@@ -80,14 +80,14 @@ def test_skipping_what_repeats_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         valley, whole = Valley(instance, 0, 10**6), Valley(instance, 0, 10**6)
         least = valley.least(stages, stages, 10**6, lambda: False)
         with monkeypatch.context() as patched:
-            patched.setattr(kept, "_MANY", 10**6)
+            patched.setattr(relaxation, "_LONG_STEP", 10**6)
             assert whole.least(stages, stages, 10**6, lambda: False) == least, f"seed {seed}"
         skipped, all_of_them = skipped + valley.expanded, all_of_them + whole.expanded
     assert 2 * skipped < all_of_them
 
 
 def small(**changed: object) -> Instance:
-    """A V of 2 stages with all times 1."""
+    """Return a V of 2 stages with all times 1."""
     fields = {"stages": 2, "stage_of": (0, 1, 1, 0), "microbatches": 2, "forward_ticks": (1,) * 4}
     fields |= {"backward_ticks": (1,) * 4, "weight_ticks": (1,) * 4, "memory_cap": (2, 2)}
     return Instance.model_validate(fields | changed)
@@ -148,11 +148,11 @@ def test_compiled_code_that_cannot_be_kept_is_made_anew(fault: Exception, monkey
     def broken(*_: object) -> tuple[int, int]:
         raise fault
 
-    monkeypatch.setattr(layers, "_fast", broken)
+    monkeypatch.setattr(layers, "_compiled", broken)
     valley = Valley(small(comm_ticks=1), 0, 100)
     expected = Valley(small(comm_ticks=1), 0, 100).least((0, 1), (0, 1), 100, lambda: False)
     assert valley.least((0, 1), (0, 1), 100, lambda: False) == expected
-    assert layers._fast is extend
+    assert layers._compiled is extend
 
 
 def test_broken_off_it_says_less_and_never_more() -> None:
@@ -212,6 +212,6 @@ def test_largest_span_is_no_less(objective: str) -> None:
     ],
 )
 def test_says_nothing_where_its_argument_does_not_hold(changed: dict[str, object]) -> None:
-    """No cap, room for all, fused backwards, late inputs, no first B, the period, no V."""
+    """It is silent without a cap, with room for all, on fused backwards, late inputs, no first B, period, no V."""
     instance = Instance.model_validate(published(12, 4).model_dump() | changed)
     assert Valley.of(instance, 0, 10**6) is None

@@ -28,11 +28,11 @@ def test_window_in_ticks_and_in_time() -> None:
     [
         ("12", "12", "--from 12 is not before --to 12 (ticks); give an earlier --from"),
         ("30", "40", "ticks 30 to 40 show nothing: the schedule is from 0 to 30"),
-        ("5ms", None, "--from '5ms' is no whole number of ticks, and a tick here has no length; write it as 100"),
+        ("5ms", None, "--from '5ms' is not a whole number, and a tick here has no length; give ticks, such as 100"),
     ],
 )
 def test_refused_windows(begin: str, end: str | None, says: str) -> None:
-    """Each says what is wrong and what the schedule has."""
+    """Each error says what is wrong and what the schedule has."""
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - the text is the test
         window_of(UNIT, begin, end)
     assert str(refused.value) == says

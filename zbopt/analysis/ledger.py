@@ -6,7 +6,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from zbopt.graph.memory import WAY_OF, ActivationPolicy, Part, Tensor, memory_scale, parts, pieces, static_parts
+from zbopt.graph.memory import (
+    POLICY_OF,
+    ActivationPolicy,
+    Allocation,
+    Tensor,
+    allocated_units,
+    allocations,
+    memory_scale,
+    static_allocations,
+)
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
 
@@ -87,7 +96,7 @@ class Ledger:
         self.instance, self.events = instance, events
         self.scale = memory_scale(instance)
         here = stage if stage is not None else events[0].stage if events else None
-        held = () if here is None or not 0 <= here < instance.stages else static_parts(instance, here)
+        held = () if here is None or not 0 <= here < instance.stages else static_allocations(instance, here)
         self.static_parts = held
         self.static = sum(int(amount * self.scale) for _, amount in held)
         self._known: dict[tuple[int, tuple[Kind, ...]], list[tuple[Kind, Kind, int]]] = {}
@@ -119,7 +128,7 @@ class Ledger:
                     found.append(self._life(part, self.events[first], None if last is None else self.events[last]))
         yield from sorted(found, key=lambda life: life.begin)
 
-    def _life(self, part: Part, first: Event, last: Event | None) -> Life:
+    def _life(self, part: Allocation, first: Event, last: Event | None) -> Life:
         end = None if last is None else max(first.start, last.end)
         return Life(part.tensor, part.amount, first.start, end, first, last)
 
@@ -134,9 +143,9 @@ class Ledger:
                     yield group[first], group.get(last), units
 
     def _pieces(self, virtual_stage: int, kinds: tuple[Kind, ...]) -> list[tuple[Kind, Kind, int]]:
-        """Return the ``pieces`` of a microbatch with ops of these kinds."""
+        """Return the ``allocated_units`` of a microbatch with ops of these kinds."""
         way, fused = self._way(kinds)
-        held = pieces(self.instance, virtual_stage, way, self.scale, fused=fused)
+        held = allocated_units(self.instance, virtual_stage, way, self.scale, fused=fused)
         return [(first, last, units) for (first, last), units in held.items()]
 
     def _groups(self) -> dict[tuple[int, int, int | None], dict[Kind, int]]:
@@ -155,10 +164,10 @@ class Ledger:
 
     def _way(self, kinds: Collection[Kind]) -> tuple[ActivationPolicy, bool]:
         """Return the policy of an activation and whether its backward is one BW, as the ops that are there say."""
-        way = next((way for kind, way in WAY_OF.items() if kind in kinds), ActivationPolicy.KEEP)
+        way = next((way for kind, way in POLICY_OF.items() if kind in kinds), ActivationPolicy.KEEP)
         split = Kind.B in kinds or Kind.W in kinds
         return way, (Kind.BW in kinds and not split) or not self.instance.may_split
 
-    def _parts(self, virtual_stage: int, group: dict[Kind, int]) -> tuple[Part, ...]:
+    def _parts(self, virtual_stage: int, group: dict[Kind, int]) -> tuple[Allocation, ...]:
         way, fused = self._way(group)
-        return parts(self.instance, virtual_stage, way, fused=fused)
+        return allocations(self.instance, virtual_stage, way, fused=fused)

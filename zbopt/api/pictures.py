@@ -12,6 +12,7 @@ from zbopt.analysis.metrics import value_of
 from zbopt.api.given import OneOrMore, by_name, schedule_of
 from zbopt.bounds import lower_bound
 from zbopt.portfolio.result import Result
+from zbopt.problem.atomic import write_text
 from zbopt.problem.bound import Bound
 from zbopt.problem.documents import require_writable
 from zbopt.problem.schedule import Schedule
@@ -48,7 +49,7 @@ def report(schedules: OneOrMore, path: str | PathLike[str]) -> None:
     """
     target = _writable(path)
     page = web_page([_entry(name, given) for name, given in by_name(schedules).items()])
-    target.write_text(page, encoding="utf-8")
+    write_text(target, page)
 
 
 def plot(

@@ -1,24 +1,33 @@
-"""Solve a set of instances and hold the results against what is known of it.
+"""Solve a set of instances and compare the results with what is on record.
 
-A set is a folder of instance files, with best_known.csv (best bound and value by instance and objective) and peers.csv
-(what published schedulers reach on the instance) beside them, if there are any.
+A set is a folder of instance files. Beside them there may be best_known.csv, with the best bound and value of each
+instance and objective, and peers.csv, with what published schedulers reach.
 """
 
-from zbopt.bench.files import BEST_KNOWN, RESULTS, instance_files, read_best_known, read_peers, update_best_known
-from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
+from zbopt.bench.files import (
+    BEST_KNOWN,
+    RESULTS,
+    instance_files,
+    read_best_known,
+    read_peers,
+    require_updatable,
+    update_best_known,
+)
+from zbopt.bench.rows import BenchRow, BestKnown, Key, OtherEngineResult, Peer
 from zbopt.bench.run import bench_set
 
 __all__ = [
     "BEST_KNOWN",
     "RESULTS",
     "BenchRow",
+    "BestKnown",
     "Key",
-    "Known",
+    "OtherEngineResult",
     "Peer",
-    "Reference",
     "bench_set",
     "instance_files",
     "read_best_known",
     "read_peers",
+    "require_updatable",
     "update_best_known",
 ]

@@ -1,4 +1,4 @@
-"""Files that two calls at once must not write."""
+"""Locks on files that two runs at once must not write."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def alone(results: Path) -> Iterator[None]:
-    """Let no other run write into ``results``: it would empty the file under this one.
+def results_lock(results: Path) -> Iterator[None]:
+    """Keep other runs from writing into ``results``, which they would empty while this one writes.
 
     Raises:
-        ValueError: Another one does, or the file may not be written.
+        ValueError: Another run writes into the file, or it may not be written.
     """
     try:
         file = results.open("a", encoding="utf-8")
     except OSError as error:
         reason = (error.strerror or "cannot be written").lower()
-        raise ValueError(f"{results}: {reason}; give --results a file that may be written") from None
+        raise ValueError(f"{results}: {reason}; give --results a file that can be written") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"{results}: another bench writes into it; wait for its end, or give --results another file"
+                f"{results}: another bench run writes into it; wait until that ends, or give --results another file"
             ) from None
         except OSError as error:
-            log.info("%s: no lock: %s", results, error)  # some network file systems have none: better that than no run
+            log.info("%s: no lock: %s", results, error)  # some network file systems have no locks: run without one
         yield
 
 
 @contextmanager
-def one_by_one(folder: Path) -> Iterator[None]:
-    """Wait until no other run updates the record of ``folder``: each reads what the one before has written."""
+def update_lock(folder: Path) -> Iterator[None]:
+    """Wait until no other run updates the record of ``folder``, so that each reads what the one before has written."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
-            log.info("%s: no lock: %s", folder, error)
+            log.info("%s: no lock: %s", folder, error)  # some network file systems have no locks: update without one
         yield
     finally:
         os.close(descriptor)

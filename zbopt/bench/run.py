@@ -1,4 +1,4 @@
-"""A run: each instance of a set in turn, beside what is known of it."""
+"""A run over a set: solve each instance in turn, and compare it with what is on record."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from zbopt.bench.files import append_result, asked_of, instance_files, read_best_known, read_peers, read_results
-from zbopt.bench.locks import alone
-from zbopt.bench.rows import BenchRow, Key, Known, Peer, Reference
+from zbopt.bench.files import (
+    append_result,
+    conditions_of,
+    instance_files,
+    read_best_known,
+    read_peers,
+    read_results,
+    require_results_file,
+)
+from zbopt.bench.locks import results_lock
+from zbopt.bench.rows import BenchRow, BestKnown, Key, OtherEngineResult, Peer
 from zbopt.portfolio.limits import Limits
 from zbopt.portfolio.result import Progress, Result
 from zbopt.portfolio.run import solve
@@ -34,41 +42,39 @@ def bench_set(
     on_row: Callable[[BenchRow], None] = lambda row: None,
     on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
 ) -> list[BenchRow]:
-    """Solve each instance of a set in turn; rows in the order of the files.
+    """Solve each instance of a set in turn, and return a row for each in the order of the files.
 
     An instance that fails gives a row with its ``error``. Ctrl-C ends the run with the best schedule so far.
 
     Args:
         folder: The set.
-        limits: Of each solve.
-        objective: Minimise this; ``None``: what each instance says.
-        match: Only files whose name without suffix matches this pattern, such as ``p4-*``.
-        against: Solve each instance with this engine too, under the same limits, and put it beside; ``None``: no other.
-        results: Each row is added to this file (JSON lines) when it is done; ``None``: to none.
-        resume: Take rows from ``results`` where they are done under the same limits, instead of solving again.
-        on_row: Told each row when it is done.
-        on_progress: Told the instance's name and the state of its search.
+        limits: The limits of each solve.
+        objective: What to minimise; ``None``: the objective of each instance.
+        match: Pattern for the names of the files without suffix, such as ``p4-*``.
+        against: Another engine that solves each instance too, under the same limits; ``None``: no other.
+        results: File of JSON lines that each row is added to when it is done; ``None``: no file.
+        resume: Whether rows in ``results`` that were solved under the same limits are taken from there.
+        on_row: Called with each row when it is done.
+        on_progress: Called with the name of an instance and the state of its search.
 
     Raises:
-        ValueError: The folder holds no such instance, a file beside them cannot be read, another run writes into
-            ``results``, or an engine that is to be compared is the same or cannot keep the limits.
+        ValueError: The folder holds no such instance, a file beside them cannot be read, ``results`` is not a file of
+            results or another run writes into it, or ``against`` is the engine of ``limits`` or cannot keep them.
     """
     other = None if against is None else _limits_of(against, limits)
     files = instance_files(folder, match)
     known, peers = read_best_known(folder), read_peers(folder)
-    asked = asked_of(limits, against)
+    conditions = conditions_of(limits, against)
     rows: list[BenchRow] = []
-    with nullcontext() if results is None else alone(results):
-        done = read_results(results, asked) if results is not None and resume else {}
-        if results is not None and not resume:
-            results.write_text("", encoding="utf-8")
+    with nullcontext() if results is None else results_lock(results):
+        done = {} if results is None else _rows_done(results, conditions, resume=resume)
         try:
             for file in files:
-                task = _Task(file, objective, limits, other, partial(on_progress, file.stem))
-                solved = task.row(done)
-                row = _beside(solved, known, peers)
+                solve_of_file = _InstanceSolve(file, objective, limits, other, partial(on_progress, file.stem))
+                solved = solve_of_file.row(done)
+                row = _compared_with_record(solved, known, peers)
                 if results is not None and solved is not done.get(solved.key):
-                    append_result(results, row, asked)
+                    append_result(results, row, conditions)
                 rows.append(row)
                 on_row(row)
                 if row.interrupted:
@@ -78,16 +84,25 @@ def bench_set(
     return rows
 
 
+def _rows_done(results: Path, conditions: Mapping[str, object], *, resume: bool) -> dict[Key, BenchRow]:
+    """Return the rows that a resumed run takes from ``results``; empty the file for a new run."""
+    require_results_file(results)
+    if resume:
+        return read_results(results, conditions)
+    results.write_text("", encoding="utf-8")
+    return {}
+
+
 def _limits_of(engine: Engine, limits: Limits) -> Limits:
-    """The limits, for the engine to compare with; milp runs on one thread whatever the other has."""
+    """Return the limits for the engine to compare with; milp runs on one thread whatever the limits say."""
     if engine is limits.engine:
         raise ValueError(f"against = {engine.value}: that engine solves the set already; name the other one")
     return replace(limits, engine=engine, workers=None)
 
 
 @dataclass(frozen=True)
-class _Task:
-    """One file of a run. ``other`` are the limits of the engine to compare with, if any."""
+class _InstanceSolve:
+    """Solve the instance of one file. ``other`` holds the limits of the engine to compare with, if any."""
 
     file: Path
     objective: Objective | None
@@ -96,45 +111,46 @@ class _Task:
     on_progress: Callable[[Progress], None]
 
     def row(self, done: Mapping[Key, BenchRow]) -> BenchRow:
-        """The row of the file, from ``done`` if it is there. Whatever goes wrong becomes its error."""
+        """Return the row of the file, from ``done`` if it is there. Whatever goes wrong becomes the row's error."""
         name, wanted = self.file.stem, self.objective or Objective.MAKESPAN
         try:
             instance = read_instance(self.file)
             wanted = self.objective or instance.objective
             instance = instance.model_copy(update={"objective": wanted})
-            asked, before = _fingerprint(instance), done.get((name, wanted))
-            if before is not None and before.asked == asked:
+            digest, before = _digest(instance), done.get((name, wanted))
+            if before is not None and before.asked == digest:
                 return before
-            row = replace(_row(name, self._solved(instance, self.limits)), asked=asked)
+            row = replace(_row(name, self._solved(instance, self.limits)), asked=digest)
             return row if row.interrupted or self.other is None else self._compared(row, instance, self.other)
         except Exception as error:  # one instance that fails must not end a run of hours
             log.warning("%s: %s", name, error, exc_info=not isinstance(error, ValueError))
             return BenchRow(instance=name, objective=wanted, status=Status.UNKNOWN, error=_text(error))
 
     def _compared(self, row: BenchRow, instance: Instance, other: Limits) -> BenchRow:
-        """The row with what the other engine makes of the instance; an error where the two contradict each other."""
+        """Add what the other engine makes of the instance; its row has an error where the two contradict each other."""
         try:
             result = self._solved(instance, other)
-        except Exception as error:  # what one engine does not state is no fault of the other's
+        except Exception as error:  # an instance that the other engine cannot model is no fault of this one
             log.info("%s: %s", row.instance, error, exc_info=not isinstance(error, ValueError))
-            return replace(row, reference=Reference(engine=other.engine, error=_text(error)))
+            return replace(row, reference=OtherEngineResult(engine=other.engine, error=_text(error)))
         theirs = _row(row.instance, result)
-        reference = Reference(
+        reference = OtherEngineResult(
             engine=other.engine,
             status=theirs.status,
             value=theirs.value,
             bound=theirs.bound,
             wall_time_s=theirs.wall_time_s,
+            error=theirs.error,
         )
-        contradiction = _contradiction(row, theirs, other.engine)
-        return replace(row, reference=reference, interrupted=theirs.interrupted, error=contradiction)
+        failure = row.error or _contradiction(row, theirs, other.engine)
+        return replace(row, reference=reference, interrupted=theirs.interrupted, error=failure)
 
     def _solved(self, instance: Instance, limits: Limits) -> Result:
         return solve(instance, **asdict(limits), on_progress=self.on_progress)
 
 
-def _fingerprint(instance: Instance) -> str:
-    """The same for equal instances alone, whatever their files are called."""
+def _digest(instance: Instance) -> str:
+    """Return a text that only equal instances share, whatever their names and files are."""
     return sha256(instance.model_dump_json(exclude={"name"}).encode()).hexdigest()[:16]
 
 
@@ -143,6 +159,7 @@ def _text(error: Exception) -> str:
 
 
 def _row(name: str, result: Result) -> BenchRow:
+    """Return the row of a solve. Where the solver's process died, the row has an error: its value may be poor."""
     infeasible = result.status is Status.INFEASIBLE
     return BenchRow(
         instance=name,
@@ -154,11 +171,12 @@ def _row(name: str, result: Result) -> BenchRow:
         found_by=None if result.schedule is None else result.schedule.provenance.source,
         wall_time_s=round(result.wall_time_s, 3),
         interrupted=result.interrupted,
+        error=None if result.fault is None else f"the solver failed: {result.fault}",
     )
 
 
 def _contradiction(ours: BenchRow, theirs: BenchRow, engine: Engine) -> str | None:
-    """How two results of one instance exclude each other; ``None``: they do not."""
+    """Say how two results of one instance exclude each other; ``None`` where they do not."""
     if {ours.status, theirs.status} == {Status.INFEASIBLE, Status.OPTIMAL}:
         text = f"{ours.status.value} here, {theirs.status.value} by {engine.value}"
     elif ours.value is not None and theirs.bound is not None and ours.value < theirs.bound:
@@ -170,8 +188,10 @@ def _contradiction(ours: BenchRow, theirs: BenchRow, engine: Engine) -> str | No
     return f"{text}: one of the two is wrong"
 
 
-def _beside(row: BenchRow, known: Mapping[Key, Known], peers: Mapping[Key, Sequence[Peer]]) -> BenchRow:
-    """The row with what is on record of its instance; an error where the two contradict each other."""
+def _compared_with_record(
+    row: BenchRow, known: Mapping[Key, BestKnown], peers: Mapping[Key, Sequence[Peer]]
+) -> BenchRow:
+    """Add what is on record of the row's instance; the row has an error where the two contradict each other."""
     record = known.get(row.key)
     row = replace(row, known=record, peer=min(peers.get(row.key, ()), key=lambda peer: peer.value, default=None))
     if record is None or row.error is not None:

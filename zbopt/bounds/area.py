@@ -8,7 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil
 
-from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, over_stages
+from zbopt.bounds.stage import LeastTimes, held_for_weight, optimizer_tail, over_stages
 from zbopt.bounds.understood import ONE_KIND, understands
 from zbopt.graph.memory import least_left, static_memory
 from zbopt.problem.bound import Bound
@@ -23,22 +23,22 @@ def area(instance: Instance) -> Bound | None:
     return None if value is None else Bound(value, "bound:area")
 
 
-def _of_stage(slices: Slices, stage: int) -> int | None:
-    instance = slices.instance
+def _of_stage(times: LeastTimes, stage: int) -> int | None:
+    instance = times.instance
     assert instance.memory_cap is not None, "asked only where memory limits"
     room = instance.memory_cap[stage] - static_memory(instance, stage)
     if room <= 0:
         return None
     virtual_stages = instance.virtual_stages_of(stage)
-    needed = instance.microbatches * sum((_of_virtual_stage(slices, v) for v in virtual_stages), Fraction(0))
-    head = slices.heads[virtual_stages[0]] if instance.objective is Objective.MAKESPAN else 0
+    needed = instance.microbatches * sum((_of_virtual_stage(times, v) for v in virtual_stages), Fraction(0))
+    head = times.heads[virtual_stages[0]] if instance.objective is Objective.MAKESPAN else 0
     return head + ceil(needed / room) + optimizer_tail(instance, stage)
 
 
-def _of_virtual_stage(slices: Slices, v: int) -> Fraction:
+def _of_virtual_stage(times: LeastTimes, v: int) -> Fraction:
     """Return the least memory times time of one microbatch on ``v``: to the end of its gradient op, and of a lone W."""
-    instance = slices.instance
-    until_gradient = least_left(instance, v) * (slices.round_trips[v] + slices.gradient(v))
+    instance = times.instance
+    until_gradient = least_left(instance, v) * (times.round_trips[v] + times.gradient(v))
     # Where the backward may be fused, no W waits.
-    waiting = 0 if instance.has_bw(v) else held_for_weight(instance, v) * slices.weight(v)
+    waiting = 0 if instance.has_bw(v) else held_for_weight(instance, v) * times.weight(v)
     return until_gradient + waiting

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
+from zbopt.bounds.stage import LeastTimes, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
 from zbopt.bounds.turns import before_first_gradient
 from zbopt.bounds.understood import ONE_KIND, understands
 from zbopt.graph.memory import least_left, static_memory, whole_memory
@@ -26,33 +26,33 @@ def last_forward(instance: Instance) -> Bound | None:
     return None if value is None else Bound(value, "bound:last-forward")
 
 
-def _of_stage(slices: Slices, stage: int) -> int:
-    instance = slices.instance
+def _of_stage(times: LeastTimes, stage: int) -> int:
+    instance = times.instance
     if instance.objective is Objective.MAKESPAN or stage != instance.stage_of[0]:
-        return _of_itself(slices, stage)
-    return max(_of_itself(slices, stage), *(_of_first_stage(slices, other) for other in range(instance.stages)))
+        return _of_itself(times, stage)
+    return max(_of_itself(times, stage), *(_of_first_stage(times, other) for other in range(instance.stages)))
 
 
-def _of_itself(slices: Slices, stage: int) -> int:
+def _of_itself(times: LeastTimes, stage: int) -> int:
     """Return the bound by what ``stage`` itself has left to do after its last F."""
-    instance = slices.instance
-    head = slices.heads[instance.virtual_stages_of(stage)[0]] if instance.objective is Objective.MAKESPAN else 0
+    instance = times.instance
+    head = times.heads[instance.virtual_stages_of(stage)[0]] if instance.objective is Objective.MAKESPAN else 0
     step = optimizer_tail(instance, stage)
     if instance.objective is Objective.MAKESPAN:
-        left = slices.gradient_tails[instance.virtual_stages_of(stage)[-1]]
+        left = times.gradient_tails[instance.virtual_stages_of(stage)[-1]]
     else:
-        left = _own_tail(slices, stage) + optimizer_tail(instance, stage)
-    before, after = before_first_gradient(slices, stage), max(0, _after_last_forward(slices, stage, left))
+        left = _own_tail(times, stage) + optimizer_tail(instance, stage)
+    before, after = before_first_gradient(times, stage), max(0, _after_last_forward(times, stage, left))
     idle = before + max(step, after) if _are_apart(instance, stage) else max(before + step, after)
-    return head + slices.work(stage) + idle
+    return head + times.work(stage) + idle
 
 
-def _of_first_stage(slices: Slices, stage: int) -> int:
+def _of_first_stage(times: LeastTimes, stage: int) -> int:
     """Return the least span of the stage of the first virtual stage, by what ``stage`` has to do in between."""
-    virtual_stages = slices.instance.virtual_stages_of(stage)
-    before = before_first_gradient(slices, stage) if _are_apart(slices.instance, stage) else 0
-    after = _after_last_forward(slices, stage, slices.tails_on_first[virtual_stages[-1]])
-    return slices.heads[virtual_stages[0]] + slices.work(stage) + before + after
+    virtual_stages = times.instance.virtual_stages_of(stage)
+    before = before_first_gradient(times, stage) if _are_apart(times.instance, stage) else 0
+    after = _after_last_forward(times, stage, times.tails_on_first[virtual_stages[-1]])
+    return times.heads[virtual_stages[0]] + times.work(stage) + before + after
 
 
 def _are_apart(instance: Instance, stage: int) -> bool:
@@ -61,47 +61,47 @@ def _are_apart(instance: Instance, stage: int) -> bool:
     return _most_before_gradient(instance, stage) < forwards
 
 
-def _after_last_forward(slices: Slices, stage: int, left: int) -> int:
+def _after_last_forward(times: LeastTimes, stage: int, left: int) -> int:
     """Return the least time from the start of the stage's last F to the end that counts, less the most work in it.
 
     Args:
-        slices: Least times of the instance.
+        times: Least times of the instance.
         stage: The stage.
         left: Least time from the arrival of that F's gradient to the end that counts.
     """
-    instance = slices.instance
+    instance = times.instance
     last = instance.virtual_stages_of(stage)[-1]
-    own = slices.forward(last) + slices.again(last) + slices.backward_work(last)
-    kinds = list(_live(slices, stage))
+    own = times.forward(last) + times.again(last) + times.backward_work(last)
+    kinds = list(_live(times, stage))
     room = Fraction(0)
     if instance.memory_cap is None:
         room = sum((kind.memory * kind.most for kind in kinds), room)
     else:
         room = instance.memory_cap[stage] - static_memory(instance, stage) - whole_memory(instance, last)
-    return slices.round_trips[last] + left - own - most_work(room, kinds)
+    return times.round_trips[last] + left - own - most_work(room, kinds)
 
 
-def _own_tail(slices: Slices, stage: int) -> int:
+def _own_tail(times: LeastTimes, stage: int) -> int:
     """Return the least time from a gradient's arrival on the last virtual stage of stage to the stage's last end."""
-    virtual_stages = slices.instance.virtual_stages_of(stage)
+    virtual_stages = times.instance.virtual_stages_of(stage)
     longest = way = 0
     for v in range(virtual_stages[-1], virtual_stages[0] - 1, -1):
         if v in virtual_stages:
-            longest = max(longest, way + slices.backward_work(v))
+            longest = max(longest, way + times.backward_work(v))
         if v > 0:
-            way += slices.gradient(v) + slices.instance.lag_ticks(v, v - 1)
+            way += times.gradient(v) + times.instance.lag_ticks(v, v - 1)
     return longest
 
 
-def _live(slices: Slices, stage: int) -> Iterator[Waiting]:
+def _live(times: LeastTimes, stage: int) -> Iterator[Waiting]:
     """Yield what can be live beside the last F: microbatches before their gradient op, and those that wait for a W."""
-    instance = slices.instance
+    instance = times.instance
     virtual_stages = instance.virtual_stages_of(stage)
     for v in virtual_stages:
         most = instance.microbatches - (v == virtual_stages[-1])
-        yield Waiting(least_left(instance, v), slices.again(v) + slices.backward_work(v), most)
+        yield Waiting(least_left(instance, v), times.again(v) + times.backward_work(v), most)
         if instance.has_b(v):
-            yield Waiting(held_for_weight(instance, v), slices.weight(v), most)
+            yield Waiting(held_for_weight(instance, v), times.weight(v), most)
 
 
 def _most_before_gradient(instance: Instance, stage: int) -> int:

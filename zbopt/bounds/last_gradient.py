@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from zbopt.bounds.round_trip import idle_ticks as idle_in_round_trip
-from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
+from zbopt.bounds.stage import LeastTimes, Waiting, held_for_weight, most_work, optimizer_tail, over_stages
 from zbopt.bounds.turns import idle_ticks as idle_in_turns
 from zbopt.bounds.understood import ONE_KIND, UNLIKE, is_understood, understands
 from zbopt.graph.memory import added_by_b, static_memory, whole_memory
@@ -26,41 +26,41 @@ def last_gradient(instance: Instance) -> Bound | None:
     return None if value is None else Bound(value, "bound:last-gradient")
 
 
-def _of_stage(slices: Slices, stage: int) -> int | None:
-    instance = slices.instance
+def _of_stage(times: LeastTimes, stage: int) -> int | None:
+    instance = times.instance
     if instance.objective is not Objective.MAKESPAN:
-        return slices.work(stage) + optimizer_tail(instance, stage)
+        return times.work(stage) + optimizer_tail(instance, stage)
     first, *others = instance.virtual_stages_of(stage)
     before = instance.previous_of(first)
     # Of several virtual stages it takes the idle time of turns, which does not understand unlike microbatches.
     if before is None or (others and not is_understood(instance, ONE_KIND)):
         return None
-    idle = idle_in_turns(slices, stage) if others else idle_in_round_trip(slices, first)
-    done = slices.heads[first] + slices.work(stage) + idle - _most_work_left(slices, stage)
-    return done + instance.lag_ticks(first, before) + slices.gradient_tails[before]
+    idle = idle_in_turns(times, stage) if others else idle_in_round_trip(times, first)
+    done = times.heads[first] + times.work(stage) + idle - _most_work_left(times, stage)
+    return done + instance.lag_ticks(first, before) + times.gradient_tails[before]
 
 
-def _most_work_left(slices: Slices, stage: int) -> int:
+def _most_work_left(times: LeastTimes, stage: int) -> int:
     """Return the most work that may follow the last gradient op of the stage's first virtual stage."""
-    instance = slices.instance
+    instance = times.instance
     first = instance.virtual_stages_of(stage)[0]
     left = [0]
     if instance.may_fuse:
-        left.append(_most_waiting(slices, stage, Fraction(0)))
+        left.append(_most_waiting(times, stage, Fraction(0)))
     if instance.may_split:
-        left.append(_most_waiting(slices, stage, added_by_b(instance, first)) + slices.weight(first))
+        left.append(_most_waiting(times, stage, added_by_b(instance, first)) + times.weight(first))
     return max(left)
 
 
-def _most_waiting(slices: Slices, stage: int, added: Fraction) -> int:
+def _most_waiting(times: LeastTimes, stage: int, added: Fraction) -> int:
     """Return the most work of W that wait beside the last gradient op, which itself adds ``added``."""
-    instance = slices.instance
+    instance = times.instance
     assert instance.memory_cap is not None, "asked only where memory limits"
     virtual_stages = instance.virtual_stages_of(stage)
     first = virtual_stages[0]
     taken = static_memory(instance, stage) + whole_memory(instance, first) + added
     kinds = [
-        Waiting(held_for_weight(instance, v), slices.weight(v), len(instance.microbatches_of(v)) - (v == first))
+        Waiting(held_for_weight(instance, v), times.weight(v), len(instance.microbatches_of(v)) - (v == first))
         for v in virtual_stages
     ]
     return most_work(instance.memory_cap[stage] - taken, kinds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.bounds.stage import Slices, optimizer_step, optimizer_tail, over_stages
+from zbopt.bounds.stage import LeastTimes, optimizer_step, optimizer_tail, over_stages
 from zbopt.bounds.understood import EVERYTHING, ONE_KIND, is_understood, understands
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Communication, Instance, Objective
@@ -17,15 +17,15 @@ def load(instance: Instance) -> Bound:
     return Bound(max([value, *after_inputs]), "bound:load")
 
 
-def _of_stage(slices: Slices, stage: int) -> int:
-    instance = slices.instance
-    work, virtual_stages = slices.work(stage) - slices.overlap(stage), instance.virtual_stages_of(stage)
+def _of_stage(times: LeastTimes, stage: int) -> int:
+    instance = times.instance
+    work, virtual_stages = times.work(stage) - times.overlap(stage), instance.virtual_stages_of(stage)
     if instance.objective is not Objective.MAKESPAN:
         return work + optimizer_tail(instance, stage)
-    loaded = min(slices.heads[v] for v in virtual_stages) + work + optimizer_tail(instance, stage)
+    loaded = min(times.heads[v] for v in virtual_stages) + work + optimizer_tail(instance, stage)
     if instance.communication is not Communication.BLOCKING:
         return loaded
-    first = min(slices.heads[v] - _lag_in(instance, v) for v in virtual_stages)
+    first = min(times.heads[v] - _lag_in(instance, v) for v in virtual_stages)
     # A transfer may go on while gradients are reduced and stages joined, but not during O.
     return max(loaded, first + work + _blocked(instance, stage) + optimizer_step(instance, stage))
 
@@ -55,8 +55,8 @@ def _after_inputs(instance: Instance, stage: int) -> int:
     ready = instance.input_ready_ticks
     if ready is None or instance.objective is not Objective.MAKESPAN or not is_understood(instance, ONE_KIND):
         return 0
-    slices = Slices(instance)
-    head, work = min(slices.heads[v] for v in instance.virtual_stages_of(stage)), slices.work(stage)
+    times = LeastTimes(instance)
+    head, work = min(times.heads[v] for v in instance.virtual_stages_of(stage)), times.work(stage)
     each = work // instance.microbatches
     remaining = max(time + (len(ready) - j) * each for j, time in enumerate(ready))
     return head + remaining + optimizer_tail(instance, stage)

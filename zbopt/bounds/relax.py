@@ -7,17 +7,17 @@ on the optimum of the whole: every schedule of the whole, restricted to the kept
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from zbopt.bounds.understood import EVERYTHING, is_understood
-from zbopt.graph import Channel, Join, Link, Precedence, Sent, Task, TaskGraph
+from zbopt.bounds.understood import EVERYTHING, OVERLAPPED, is_understood
+from zbopt.graph import Channel, Join, Link, Precedence, Residence, Sent, Task, TaskGraph
 from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind
 
-UNDERSTOOD = EVERYTHING
+UNDERSTOOD = EVERYTHING - OVERLAPPED
 """A relaxation keeps tasks of the graph as they are, and takes delays from its precedences: it follows what the graph
-says of every field. The list is still one of names: a field that adds a kind of task to the graph may say that it keeps
-its stage busy, or passes gradients on, in a way that ``keep_stages`` does not know of."""
+says of every field. The list is still one of names, since a field that adds a kind of task may let it keep its stage
+busy, or pass gradients on, in a way that ``keep_stages`` does not know of. The graph says nothing of overlapped ops."""
 
 
 def may_relax(instance: Instance) -> bool:
@@ -53,23 +53,15 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
     delays = _Delays(graph)
     kept = [i for i, task in enumerate(graph.tasks) if _is_kept(graph, task, stages)]
     new = {old: i for i, old in enumerate(kept)}
-    precedences = tuple(
-        Precedence(new[before], new[after], lag)
-        for before in kept
-        for after, lag in delays.to_next_kept(before, new).items()
-    )
-    residences = (replace(r, first=new[r.first], last=new[r.last]) for r in graph.residences if r.stage in stages)
-    resources = (tuple(new[i] for i in row if i in new) for row in graph.resources)
-    joins = (Join(_renamed(j.before, new), _renamed(j.after, new), j.lag_ticks) for j in graph.joins)
     smaller = TaskGraph(
         instance=graph.instance,
         tasks=tuple(graph.tasks[i] for i in kept),
-        resources=tuple(resources),
+        resources=tuple(_renamed(ops, new) for ops in graph.resources),
         links=tuple(_kept_link(link, new) for link in graph.links),
         channels=tuple(_kept_channel(channel, new) for channel in graph.channels),
-        precedences=precedences,
-        joins=tuple(j for j in joins if j.before and j.after),
-        residences=tuple(residences),
+        precedences=tuple(_precedences_of(kept, new, delays)),
+        joins=tuple(_joins_of(graph, new)),
+        residences=tuple(_residences_of(graph, stages, new)),
         caps=graph.caps,
         memory_scale=graph.memory_scale,
         choices=graph.choices,
@@ -92,6 +84,26 @@ def _is_kept(graph: TaskGraph, task: Task, stages: Collection[int]) -> bool:
     return any(ends) if shared else all(ends)
 
 
+def _precedences_of(kept: Collection[int], new: dict[int, int], delays: _Delays) -> Iterator[Precedence]:
+    for before in kept:
+        for after, lag in delays.to_next_kept(before, new).items():
+            yield Precedence(new[before], new[after], lag)
+
+
+def _joins_of(graph: TaskGraph, new: dict[int, int]) -> Iterator[Join]:
+    """Yield what is left of each join; without anything before or after it, it asks for nothing."""
+    for join in graph.joins:
+        before, after = _renamed(join.before, new), _renamed(join.after, new)
+        if before and after:
+            yield Join(before, after, join.lag_ticks)
+
+
+def _residences_of(graph: TaskGraph, stages: Collection[int], new: dict[int, int]) -> Iterator[Residence]:
+    for residence in graph.residences:
+        if residence.stage in stages:
+            yield replace(residence, first=new[residence.first], last=new[residence.last])
+
+
 def _kept_link(link: Link, new: dict[int, int]) -> Link:
     return replace(link, uses=tuple(replace(use, task=new[use.task]) for use in link.uses if use.task in new))
 
@@ -103,6 +115,7 @@ def _kept_channel(channel: Channel, new: dict[int, int]) -> Channel:
 
 
 def _renamed(tasks: tuple[int, ...], new: dict[int, int]) -> tuple[int, ...]:
+    """Return the kept ones of ``tasks`` by their new numbers."""
     return tuple(new[i] for i in tasks if i in new)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zbopt.bounds.stage import (
-    Slices,
+    LeastTimes,
     held_for_weight,
     optimizer_tail,
     over_stages,
@@ -30,34 +30,34 @@ def round_trip(instance: Instance) -> Bound | None:
     return None if value is None else Bound(value, "bound:round-trip")
 
 
-def _of_stage(slices: Slices, stage: int) -> int | None:
-    instance = slices.instance
+def _of_stage(times: LeastTimes, stage: int) -> int | None:
+    instance = times.instance
     virtual_stage, *others = instance.virtual_stages_of(stage)
     if others:
         return None
-    head = slices.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
-    return head + slices.work(stage) + idle_ticks(slices, virtual_stage) + optimizer_tail(instance, stage)
+    head = times.heads[virtual_stage] if instance.objective is Objective.MAKESPAN else 0
+    return head + times.work(stage) + idle_ticks(times, virtual_stage) + optimizer_tail(instance, stage)
 
 
-def idle_ticks(slices: Slices, virtual_stage: int) -> int:
+def idle_ticks(times: LeastTimes, virtual_stage: int) -> int:
     """Return the least idle time of a stage of one virtual stage, between its first start and its last gradient op."""
-    instance = slices.instance
-    m, trip = len(instance.microbatches_of(virtual_stage)), slices.round_trips[virtual_stage]
-    forward = slices.forward(virtual_stage, most=True) + slices.again(virtual_stage, most=True)
+    instance = times.instance
+    m, trip = len(instance.microbatches_of(virtual_stage)), times.round_trips[virtual_stage]
+    forward = times.forward(virtual_stage, most=True) + times.again(virtual_stage, most=True)
     count = slots(instance, virtual_stage)
     if count is None:
         # All forwards may come before the first gradient: the two windows may be one.
         return max(0, trip - m * forward)
     before_first = max(0, trip - count * forward)
-    after_last = max(0, trip - forward - _most_live_work(slices, virtual_stage))
+    after_last = max(0, trip - forward - _most_live_work(times, virtual_stage))
     return before_first + after_last
 
 
-def _most_live_work(slices: Slices, virtual_stage: int) -> int:
+def _most_live_work(times: LeastTimes, virtual_stage: int) -> int:
     """Return the most backward work of other microbatches that can be live at the start of an F."""
-    backward, weight = slices.backward_work(virtual_stage, most=True), slices.weight(virtual_stage)
-    backward += slices.again(virtual_stage, most=True)
-    counts = _most_live(slices.instance, virtual_stage)
+    backward, weight = times.backward_work(virtual_stage, most=True), times.weight(virtual_stage)
+    backward += times.again(virtual_stage, most=True)
+    counts = _most_live(times.instance, virtual_stage)
     return max((backward * begun + weight * waiting for begun, waiting in counts), default=0)
 
 

@@ -13,7 +13,7 @@ from zbopt.problem.instance import Barrier, Instance, Objective, OpTicks
 
 
 @dataclass(frozen=True)
-class Slices:
+class LeastTimes:
     """Hold the least times of one microbatch along its route through ``instance``, in ticks; with ``most`` the most."""
 
     instance: Instance
@@ -229,7 +229,7 @@ def optimizer_tail(instance: Instance, stage: int) -> int:
     return reduced + instance.barrier_ticks + optimizer_step(instance, stage)
 
 
-OfStage = Callable[[Slices, int], int | None]
+OfStage = Callable[[LeastTimes, int], int | None]
 """An argument's bound by one stage of a single iteration, of the instance's objective; ``None``: it says nothing."""
 
 
@@ -240,9 +240,9 @@ def over_stages(instance: Instance, of_stage: OfStage) -> int | None:
     the makespan, counted from its first start on the stage (models/bounds.md, "several iterations").
     """
     one_iteration = {"iterations": 1, "input_ready_ticks": None}
-    for_span = Slices(instance.model_copy(update=one_iteration | {"objective": Objective.MAX_STAGE_SPAN}))
+    for_span = LeastTimes(instance.model_copy(update=one_iteration | {"objective": Objective.MAX_STAGE_SPAN}))
     for_makespan = (
-        Slices(instance.model_copy(update=one_iteration)) if instance.objective is Objective.MAKESPAN else None
+        LeastTimes(instance.model_copy(update=one_iteration)) if instance.objective is Objective.MAKESPAN else None
     )
     earlier = 0 if instance.objective is Objective.PERIOD else instance.iterations - 1
     values = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zbopt.bounds.stage import Slices, Waiting, held_for_weight, most_work, optimizer_tail, over_stages, slots
+from zbopt.bounds.stage import LeastTimes, Waiting, held_for_weight, most_work, optimizer_tail, over_stages, slots
 from zbopt.bounds.understood import ONE_KIND, understands
 from zbopt.graph.memory import least_left, static_memory, whole_memory
 from zbopt.problem.bound import Bound
@@ -24,43 +24,43 @@ def turns(instance: Instance) -> Bound | None:
     return None if value is None else Bound(value, "bound:turns")
 
 
-def _of_stage(slices: Slices, stage: int) -> int | None:
-    instance = slices.instance
+def _of_stage(times: LeastTimes, stage: int) -> int | None:
+    instance = times.instance
     first, *others = instance.virtual_stages_of(stage)
     if not others:
         return None
-    head = slices.heads[first] if instance.objective is Objective.MAKESPAN else 0
-    return head + slices.work(stage) + idle_ticks(slices, stage) + optimizer_tail(instance, stage)
+    head = times.heads[first] if instance.objective is Objective.MAKESPAN else 0
+    return head + times.work(stage) + idle_ticks(times, stage) + optimizer_tail(instance, stage)
 
 
-def idle_ticks(slices: Slices, stage: int) -> int:
+def idle_ticks(times: LeastTimes, stage: int) -> int:
     """Return the least idle time of a stage of several virtual stages, from its first start to its last gradient op."""
-    instance = slices.instance
+    instance = times.instance
     first, second = instance.virtual_stages_of(stage)[:2]
     count = slots(instance, first)
-    before = max(_before_turn(slices, stage), before_first_gradient(slices, stage))
-    after = 0 if count is None else max(0, _way_back(slices, first, second) - _most_work(slices, stage))
+    before = max(_before_turn(times, stage), before_first_gradient(times, stage))
+    after = 0 if count is None else max(0, _way_back(times, first, second) - _most_work(times, stage))
     return before + after
 
 
-def _before_turn(slices: Slices, stage: int) -> int:
+def _before_turn(times: LeastTimes, stage: int) -> int:
     """Return the least idle time of a stage before its first F of a later virtual stage, or its first gradient op."""
-    instance = slices.instance
+    instance = times.instance
     first, second = instance.virtual_stages_of(stage)[:2]
-    m, own = instance.microbatches, slices.forward(first) + slices.again(first)
+    m, own = instance.microbatches, times.forward(first) + times.again(first)
     count = slots(instance, first)
-    rest = slices.work(stage) // m - own - slices.backward_work(first)
+    rest = times.work(stage) // m - own - times.backward_work(first)
     begun = m if count is None else count
-    way = slices.heads[second] - slices.heads[first]
-    return max(0, way - begun * own, slices.round_trips[first] - begun * (own + rest))
+    way = times.heads[second] - times.heads[first]
+    return max(0, way - begun * own, times.round_trips[first] - begun * (own + rest))
 
 
-def before_first_gradient(slices: Slices, stage: int) -> int:
+def before_first_gradient(times: LeastTimes, stage: int) -> int:
     """Return the least idle time of a stage from its first start until its first gradient can be there."""
-    instance = slices.instance
+    instance = times.instance
     virtual_stages = instance.virtual_stages_of(stage)
-    until = slices.heads[virtual_stages[-1]] - slices.heads[virtual_stages[0]] + slices.round_trips[virtual_stages[-1]]
-    ticks = {v: slices.forward(v) + slices.again(v) for v in virtual_stages}
+    until = times.heads[virtual_stages[-1]] - times.heads[virtual_stages[0]] + times.round_trips[virtual_stages[-1]]
+    ticks = {v: times.forward(v) + times.again(v) for v in virtual_stages}
     if instance.memory_cap is None:
         return max(0, until - instance.microbatches * sum(ticks.values()))
     room = instance.memory_cap[stage] - static_memory(instance, stage)
@@ -76,25 +76,25 @@ def before_first_gradient(slices: Slices, stage: int) -> int:
     return max(0, until - most)
 
 
-def _way_back(slices: Slices, first: int, other: int) -> int:
+def _way_back(times: LeastTimes, first: int, other: int) -> int:
     """Return the least time from the end of the gradient op of ``other`` to the gradient's arrival on ``first``."""
-    lags = sum(slices.instance.lag_ticks(v, v - 1) for v in range(first + 1, other + 1))
-    return lags + sum(slices.gradient(v) for v in range(first + 1, other))
+    lags = sum(times.instance.lag_ticks(v, v - 1) for v in range(first + 1, other + 1))
+    return lags + sum(times.gradient(v) for v in range(first + 1, other))
 
 
-def _most_work(slices: Slices, stage: int) -> int:
+def _most_work(times: LeastTimes, stage: int) -> int:
     """Return the most work that can be live while a gradient is on its way to the first virtual stage of ``stage``."""
-    instance = slices.instance
+    instance = times.instance
     assert instance.memory_cap is not None, "asked only where memory limits"
     first = instance.virtual_stages_of(stage)[0]
     room = instance.memory_cap[stage] - static_memory(instance, stage) - least_left(instance, first)
-    return most_work(room, list(_live(slices, stage)))
+    return most_work(room, list(_live(times, stage)))
 
 
-def _live(slices: Slices, stage: int) -> Iterator[Waiting]:
+def _live(times: LeastTimes, stage: int) -> Iterator[Waiting]:
     """Yield microbatches that wait for a gradient on the first virtual stage, or for a W on any."""
-    instance = slices.instance
+    instance = times.instance
     first, m = instance.virtual_stages_of(stage)[0], instance.microbatches
-    yield Waiting(least_left(instance, first), slices.again(first) + slices.backward_work(first), m)
+    yield Waiting(least_left(instance, first), times.again(first) + times.backward_work(first), m)
     for v in instance.virtual_stages_of(stage):
-        yield Waiting(held_for_weight(instance, v), slices.weight(v), m)
+        yield Waiting(held_for_weight(instance, v), times.weight(v), m)

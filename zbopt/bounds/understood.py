@@ -1,4 +1,4 @@
-"""The fields of an instance that each bound understands: where another field is in use, the bound says nothing.
+"""Fields of an instance that each bound understands: where another field is in use, the bound says nothing.
 
 A proof in models/bounds.md speaks of the fields that it names. A field that nobody thought of could make ops shorter,
 or room for more of them, and then the bound would be false. So each argument lists its fields here or beside its

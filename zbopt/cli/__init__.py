@@ -1,7 +1,7 @@
-"""The command line: one verb a step. Results go to stdout, progress and errors to stderr.
+"""The command line: one verb for each step. Results go to stdout, progress and errors to stderr.
 
 Exit codes: 0; 1 for an infeasible instance or an invalid schedule; 2 for a call that could not be done; 130 where
-Ctrl-C, or SIGTERM, came before there was anything to show.
+Ctrl-C or SIGTERM came before there was anything to show.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "profile": "zbopt.cli.profile:profile_command",
     }
 )
-"""Every command, and where its function is: a call loads its own command only, which takes a third of a start."""
+"""Every command, and where its function is. A call loads its own command only: loading all takes a third of a start."""
 
 
 def app_of(verbs: Iterable[str]) -> typer.Typer:
-    """The command line with these commands."""
+    """Build the command line with these commands."""
     help_flags = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(
         name="zbopt", rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings=help_flags
@@ -64,7 +64,7 @@ def app_of(verbs: Iterable[str]) -> typer.Typer:
 
 
 def _flowing(text: str) -> str:
-    """Paragraphs without the ends of lines that they have in the source: a terminal has its own."""
+    """Join the lines of each paragraph: the terminal breaks lines at its own width."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
@@ -80,55 +80,71 @@ def _zbopt(
         bool, switch("--version", "Show versions and exit.", callback=_print_versions, is_eager=True)
     ] = False,
 ) -> None:
-    """Schedules for pipeline-parallel training in the least time that memory allows, with a proof."""
+    """Find schedules for pipeline-parallel training that take the least time memory allows, and prove it."""
     if context.invoked_subcommand is None:
         out.page(context.get_help().splitlines())
 
 
 def main(loaded: Callable[[], None] = lambda: None) -> None:
-    """Run the command line of this process, and end it; ``loaded`` is called when all that it needs is imported."""
+    """Run the command line of this process, and end the process.
+
+    Args:
+        loaded: Called when everything that the call needs is imported.
+    """
     stdout_open = out.open_missing_streams()
     logging.basicConfig(level=logging.ERROR, format="zbopt: %(message)s")
-    gc.freeze()  # what the imports made stays
-    gc.set_threshold(100_000)  # a schedule is many small objects, and hardly any garbage
+    gc.freeze()  # objects of imported modules stay until the end: collecting among them is lost time
+    gc.set_threshold(100_000)  # a schedule has many small objects and hardly any garbage; not measured beyond that
     code = run(sys.argv[1:], loaded)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: as Python goes down, Ctrl-C would still kill it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # everything is printed: Ctrl-C must not change the exit code now
     if not stdout_open and code != WRONG_CALL:
-        out.say("zbopt: standard output is closed, so the result went nowhere; open it, or use -o")
+        out.say("zbopt: standard output is closed, so the result was not printed; open it, or use -o")
         code = WRONG_CALL
     sys.exit(code)
 
 
 def run(arguments: Sequence[str], loaded: Callable[[], None] = lambda: None) -> int:
-    """Run one call; its exit code. Whatever goes wrong becomes one line on stderr."""
+    """Run one call and return its exit code. Whatever goes wrong becomes one line on stderr.
+
+    Args:
+        arguments: The words of the call after ``zbopt``.
+        loaded: Called when everything that the call needs is imported.
+    """
     verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
     try:
         command = typer.main.get_command(app_of(verbs))
         loaded()
         with pressed_once():
             code = command.main(list(arguments), prog_name="zbopt", standalone_mode=False)
-        if code != INTERRUPTED:  # which is what typer makes of a KeyboardInterrupt
+        if code != INTERRUPTED:  # typer turns a KeyboardInterrupt into this code
             return int(code or 0)
         raise KeyboardInterrupt
-    except SystemExit:  # what typer makes of a reader of the help that has gone away: no fault, as for a page
+    except SystemExit:  # typer's answer when the reader of the help has closed the pipe, which is no fault
         out.abandon_stdout()
         return 0
     except (KeyboardInterrupt, typer.Abort):
         out.say("zbopt: interrupted before there was a result")
         return INTERRUPTED
     except OSError as error:
-        out.abandon_stdout()
-        out.say(f"zbopt: {error.filename or 'standard output'}: {error.strerror or error}; nothing more was written")
+        out.say(_file_fault(error))
     except Exception as error:
         if os.environ.get("ZBOPT_DEBUG"):
             raise
-        out.say(_sentence(error, arguments))
+        out.say(_fault(error, arguments))
     return WRONG_CALL
 
 
-def _sentence(error: Exception, arguments: Sequence[str]) -> str:
-    """What went wrong, in one line: a wrong call, a refused input, or a fault of ours."""
-    if hasattr(error, "format_message"):  # typer's usage errors, whose base class is not public
+def _file_fault(error: OSError) -> str:
+    """Say in one line which file could not be read or written, and why."""
+    if error.filename is None:  # only writes to standard output have no name: all files are written by atomic.py
+        out.abandon_stdout()
+        return f"zbopt: standard output: {error.strerror or error}; nothing more was written"
+    return f"zbopt: {error.filename}: {(error.strerror or str(error)).lower()}; the file is as it was before"
+
+
+def _fault(error: Exception, arguments: Sequence[str]) -> str:
+    """Say in one line what went wrong: a wrong call, a refused input, or a fault of zbopt."""
+    if hasattr(error, "format_message"):  # a usage error of typer, whose base class is not public
         command = next((a for a in arguments if a in VERBS), "")
         message = error.format_message().rstrip(".").replace("Value error, ", "")
         return f"zbopt: {message}; see zbopt {command + ' ' if command else ''}--help"

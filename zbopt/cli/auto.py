@@ -1,4 +1,4 @@
-"""Several placements of one model side by side: which is best, and by how much."""
+"""Comparison of several placements of one model (``--placement auto``): which is best, and by how much."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from zbopt.reports.words import amount_text, percent, table, ticks_text
 
 
 def best_of(results: Mapping[str, Result]) -> str:
-    """The placement of least value; the first of equals. Of those without a schedule, the first."""
+    """Return the placement of least value, the first of equal ones; the first of all where none has a schedule."""
     return min(results, key=lambda name: (results[name].value is None, results[name].value or 0))
 
 
 def placements_page(results: Mapping[str, Result], width: int) -> Iterator[str]:
-    """A row for each placement, the best one named below."""
+    """Yield a table with a row for each placement, and a line that names the best one."""
     first = next(iter(results.values()))
     yield f"placements: {len(results)} under one cap, each with an equal share of the time limit"
     head = (
@@ -45,15 +45,15 @@ def _best_text(results: Mapping[str, Result]) -> str:
     best = best_of(results)
     value = results[best].value
     if value is None:
-        return "none has a schedule"
+        return "no placement has a schedule"
     text = f"{best}, {ticks_text(value, results[best].instance.tick)}"
     others = [(name, other.value) for name, other in results.items() if name != best and other.value is not None]
     saved = [f"{percent((other - value) / other)} less than {name}" for name, other in others]
-    return f"{text}: {', '.join(saved)}" if saved else f"{text}; no other has a schedule"
+    return f"{text}: {', '.join(saved)}" if saved else f"{text}; no other placement has a schedule"
 
 
 def placements_record(results: Mapping[str, Result]) -> Record:
-    """What ``zbopt solve --placement auto --json`` prints: ``saved_ratio`` is of each other placement's value."""
+    """Return what ``zbopt solve --placement auto --json`` prints; ``saved_ratio`` is a share of the other's value."""
     best = best_of(results)
     value = results[best].value
     saved = {

@@ -1,4 +1,4 @@
-"""``zbopt bench``."""
+"""Command ``zbopt bench``: solve a set of instances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, bench_set, instance_files, update_best_known
+from zbopt.bench import BEST_KNOWN, RESULTS, BenchRow, bench_set, instance_files, require_updatable, update_best_known
 from zbopt.cli import out
 from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import EngineFlag, JsonFlag, ObjectiveFlag, SearchFlags
@@ -32,24 +32,29 @@ _HEAD = ("instance", "value", "bound", "gap", "proved by", "best peer", "ratio",
 FolderArgument = Annotated[
     Path, typer.Argument(metavar="SET", help="Folder of instance files, such as instances/unit.")
 ]
-MatchFlag = Annotated[str, typer.Option("--match", metavar="GLOB", help="Only instances whose name matches.")]
-UpdateFlag = Annotated[bool, switch("--update", f"Write what is better than on record into {BEST_KNOWN}.")]
-ResumeFlag = Annotated[bool, switch("--resume", "Take from the results file what was solved under the same limits.")]
+MatchFlag = Annotated[str, typer.Option("--match", metavar="GLOB", help="Solve only instances whose name matches.")]
+UpdateFlag = Annotated[bool, switch("--update", f"Write better values and bounds into {BEST_KNOWN} of the set.")]
+ResumeFlag = Annotated[bool, switch("--resume", "Keep what the results file has under the same limits.")]
 ResultsFlag = Annotated[
     Path | None,
-    typer.Option("--results", metavar="FILE", help="File for the rows as they come.", show_default=f"SET/{RESULTS}"),
+    typer.Option(
+        "--results",
+        metavar="FILE",
+        help="File that each row is added to when it is done. A new run empties it.",
+        show_default=f"SET/{RESULTS}",
+    ),
 ]
 AgainstFlag = Annotated[
     Engine | None,
     typer.Option(
         "--against",
-        help="Solve each instance with this engine too, under the same limits: who proves it, and how much faster.",
+        help="Solve each instance with this engine too, under the same limits, and say which one proves it faster.",
         show_default=False,
     ),
 ]
 AnyObjectiveFlag = Annotated[
     ObjectiveFlag | None,
-    typer.Option("--objective", help="What is minimised instead of what the instances say.", show_default=False),
+    typer.Option("--objective", help="Minimise this instead of the objective of each instance.", show_default=False),
 ]
 
 
@@ -66,7 +71,7 @@ def bench_command(
     results: ResultsFlag = None,
     json: JsonFlag = False,
 ) -> int:
-    """Solve a set of instances; hold the results against the best known ones and the published schedulers.
+    """Solve a set of instances, and compare the results with the best known ones and with published schedulers.
 
     Example: zbopt bench instances/unit --match 'p4-*' --time-limit 10
 
@@ -74,6 +79,8 @@ def bench_command(
     """
     limits = Limits(search.time_limit, search.workers, search.seed, search.deterministic, engine)
     count = len(instance_files(folder, match))
+    if update:
+        require_updatable(folder)
     with BenchBar(count) as bar:
         rows = bench_set(
             folder,
@@ -88,18 +95,19 @@ def bench_command(
         )
     if len(rows) < count or (rows and rows[-1].interrupted):
         out.say(f"zbopt: interrupted after {len(rows)} of {count} instances; --resume goes on")
-    improved = update_best_known(folder, rows, datetime.now(UTC).date()) if update else []
     if json:
         out.record(bench_record(folder, limits, rows, count))
     else:
         out.page(bench_page(rows))
-        if update:
-            out.say(f"zbopt: {len(improved)} of {len(rows)} rows are better than on record; {folder / BEST_KNOWN}")
+    if update:  # after the page: a record that cannot be written must not lose it
+        improved = update_best_known(folder, rows, datetime.now(UTC).date())
+        if not json:
+            out.say(f"zbopt: {len(improved)} of {len(rows)} rows are better than on record; see {folder / BEST_KNOWN}")
     return FAILED if any(row.error is not None or row.status is Status.INFEASIBLE for row in rows) else 0
 
 
 class BenchBar:
-    """How far the run is, on stderr: a bar on a terminal, a line for each instance in a log."""
+    """Show on stderr how far the run is: a bar on a terminal, a line for each instance in a log."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -123,12 +131,12 @@ class BenchBar:
         self.bar.stop()
 
     def progress(self, instance: str, state: Progress) -> None:
-        """Take the newest state of the instance that is being solved."""
+        """Show the newest state of the instance that is being solved."""
         best = "none yet" if state.value is None else state.value
         self.bar.update(self.task, description=f"{instance}: best {best}, bound {state.bound}, {state.time_s:.0f} s")
 
     def row(self, row: BenchRow) -> None:
-        """Take a row that is done."""
+        """Show that a row is done."""
         self.done += 1
         self.bar.update(self.task, completed=self.done)
         if not self.shown:
@@ -137,35 +145,35 @@ class BenchBar:
 
 
 def bench_page(rows: Sequence[BenchRow]) -> Iterator[str]:
-    """All that ``zbopt bench`` prints."""
+    """Yield the lines that ``zbopt bench`` prints."""
     if not rows:
         return
-    beside = next((row.reference.engine for row in rows if row.reference is not None), None)
-    if beside is None:
+    other = next((row.reference.engine for row in rows if row.reference is not None), None)
+    if other is None:
         yield from table([_HEAD, *map(_cells, rows)], indent="")
     else:
-        head = (*_HEAD, f"{beside.value} bound", f"{beside.value} seconds", "times faster")
-        yield from table([head, *((*_cells(row), *_reference_cells(row)) for row in rows)], indent="")
+        head = (*_HEAD, f"{other.value} bound", f"{other.value} seconds", "times faster")
+        yield from table([head, *((*_cells(row), *_other_engine_cells(row)) for row in rows)], indent="")
     yield ""
     yield summary(rows)
-    if beside is not None:
-        yield comparison(rows, beside)
+    if other is not None:
+        yield comparison(rows, other)
     yield from (f"{row.instance}: {row.error}" for row in rows if row.error is not None)
 
 
 def summary(rows: Sequence[BenchRow]) -> str:
-    """How many are proved, the worst gap, and how the values stand beside the peers'."""
+    """Say how many instances are proved, the worst gap, and how many values are above the best peer's."""
     proved = sum(row.status is Status.OPTIMAL for row in rows)
     gaps = [row.gap for row in rows if row.gap is not None]
     ratios = [row.ratio for row in rows if row.ratio is not None]
     above = sum(ratio > 1 for ratio in ratios)
     worst = percent(max(gaps, default=None))
-    beside = f"; above the best peer in {above} of {len(ratios)}" if ratios else ""
-    return f"{proved} of {len(rows)} proved optimal; largest gap {worst}{beside}"
+    peers = f"; above the best peer in {above} of {len(ratios)}" if ratios else ""
+    return f"{proved} of {len(rows)} proved optimal; largest gap {worst}{peers}"
 
 
 def comparison(rows: Sequence[BenchRow], engine: Engine) -> str:
-    """How many the other engine proves, how many of these this one does, and how much faster."""
+    """Say how many instances the other engine proves, how many of these this one proves, and how much faster."""
     proved = [row for row in rows if row.times_faster is not None]
     text = f"{engine.value} proves {len(proved)} of {len(rows)}"
     if not proved:
@@ -178,7 +186,8 @@ def comparison(rows: Sequence[BenchRow], engine: Engine) -> str:
     )
 
 
-def _reference_cells(row: BenchRow) -> tuple[str, str, str]:
+def _other_engine_cells(row: BenchRow) -> tuple[str, str, str]:
+    """Return the cells of the other engine: bound, seconds, and how much faster this one was."""
     other = row.reference
     if other is None or other.error is not None:
         return "", "" if other is None else "failed", ""
@@ -187,42 +196,47 @@ def _reference_cells(row: BenchRow) -> tuple[str, str, str]:
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
+    """Return the cells of a row of the table."""
     peer = "" if row.peer is None else f"{row.peer.scheduler} {row.peer.value:.1f}".removesuffix(".0")
     return (
         row.instance,
         "none" if row.value is None else str(row.value),
         "none" if row.bound is None else str(row.bound),
-        "failed" if row.error is not None else row.status.value if row.gap is None else percent(row.gap),
+        _gap_text(row),
         row.proved_by or "",
         peer,
         "" if row.ratio is None else f"{row.ratio:.4f}",
         f"{row.wall_time_s:.2f}",
-        _news(row),
+        _beside_record(row),
     )
 
 
-def _news(row: BenchRow) -> str:
-    """What is better or worse than on record."""
+def _gap_text(row: BenchRow) -> str:
+    if row.error is not None:
+        return "failed"
+    return row.status.value if row.gap is None else percent(row.gap)
+
+
+def _beside_record(row: BenchRow) -> str:
+    """Say what is better or worse than on record."""
     if row.error is not None or row.value is None or row.bound is None:
         return ""
     if row.known is None:
         return "new"
-    better = [name for name, is_better in (("value", row.better_value), ("bound", row.better_bound)) if is_better]
-    if better:
-        return "better " + " and ".join(better)
-    worse = [
-        name
-        for name, is_worse in (
-            ("value", row.known.value is not None and row.value > row.known.value),
-            ("bound", row.bound < row.known.lower_bound),
-        )
-        if is_worse
-    ]
-    return "worse " + " and ".join(worse) if worse else "same"
+    better = {"value": row.better_value, "bound": row.better_bound}
+    worse = {
+        "value": row.known.value is not None and row.value > row.known.value,
+        "bound": row.bound < row.known.lower_bound,
+    }
+    for word, changed in (("better", better), ("worse", worse)):
+        names = [name for name, is_changed in changed.items() if is_changed]
+        if names:
+            return f"{word} {' and '.join(names)}"
+    return "same"
 
 
 def bench_record(folder: Path, limits: Limits, rows: Sequence[BenchRow], count: int) -> Record:
-    """What ``zbopt bench --json`` prints."""
+    """Return what ``zbopt bench --json`` prints."""
     return {
         "set": str(folder),
         "instances": count,
@@ -234,6 +248,7 @@ def bench_record(folder: Path, limits: Limits, rows: Sequence[BenchRow], count: 
 
 
 def _row_record(row: BenchRow) -> dict[str, Any]:
+    """Return a row as JSON, with the figures that derive from it."""
     own = {name: value for name, value in asdict(row).items() if name not in ("bound", "known", "peer", "asked")}
     return own | {
         "lower_bound": row.bound,

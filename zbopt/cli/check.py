@@ -1,4 +1,4 @@
-"""``zbopt validate`` and ``zbopt show``: what a schedule file holds, and whether it can run."""
+"""Commands ``zbopt validate`` and ``zbopt show``: what a schedule file holds, and whether it can run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from zbopt.cli.window import FromFlag, ToFlag, window_of
 from zbopt.formats.event_list import event_list_from_document
 from zbopt.portfolio.run import solve
 from zbopt.problem.bound import Bound
-from zbopt.problem.instance import read_document
+from zbopt.problem.instance import number, read_document
 from zbopt.problem.numbers import counted
 from zbopt.problem.schedule import Schedule, Status, schedule_from_document
 from zbopt.replay.trace import SOURCE, trace_from_document
@@ -30,10 +30,14 @@ from zbopt.validator import Code, Verdict, validate
 
 INVALID = 1
 MOST_OF_A_CODE = 20
-"""Violations of one code that are shown; the others are counted."""
+"""Violations of one code that are printed; the others are only counted. Not measured; chosen to fill one screen."""
 SMALL_TASKS = 64
-"""Up to so many events the optimum itself is solved for, if the file does not say what is proved."""
+"""Largest number of events for which ``validate`` solves the instance, if no bound at hand equals the value.
+
+Not measured; chosen so that most such solves end far below their time limit.
+"""
 _QUICK_S = 5.0
+"""Time limit of that solve: a check should not take as long as a search."""
 
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A schedule file of zbopt, or a plain list of events (.json).")
@@ -41,7 +45,7 @@ FileArgument = Annotated[
 
 
 def validate_command(file: FileArgument, json: JsonFlag = False) -> int:
-    """Check a schedule against every rule, and say how far it is from the best.
+    """Check a schedule against every rule, and say how far it is from the best schedule.
 
     Example: zbopt validate schedule.json
     """
@@ -55,7 +59,7 @@ def validate_command(file: FileArgument, json: JsonFlag = False) -> int:
 
 
 def show_command(file: FileArgument, begin: FromFlag = None, end: ToFlag = None) -> int:
-    """Draw a schedule file and its figures.
+    """Draw a schedule, and print its figures.
 
     Example: zbopt show schedule.json
 
@@ -67,11 +71,16 @@ def show_command(file: FileArgument, begin: FromFlag = None, end: ToFlag = None)
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A schedule, the validator's verdict, and all violations: those too that only a list of events can have.
+class CheckedFile:
+    """Hold the schedule of a file, the validator's verdict, and all violations.
 
-    ``ticks_per_unit`` says how many ticks one unit of the file's times is: more than 1 where they were decimals.
-    ``notes`` say what was inferred of a list that its writer may not have meant.
+    Attributes:
+        file: The file.
+        schedule: The schedule.
+        verdict: The validator's verdict.
+        violations: Code and message of each violation, also of those that only a list of events can have.
+        ticks_per_unit: Ticks that one unit of the file's times has: more than 1 where the times are decimals.
+        notes: What zbopt assumed about a list of events that its writer may not have meant.
     """
 
     file: Path
@@ -83,16 +92,16 @@ class Checked:
 
     @property
     def valid(self) -> bool:
-        """Nothing is violated."""
+        """Tell whether nothing is violated."""
         return not self.violations
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many violations there are of each code."""
+        """Count the violations of each code."""
         return dict(Counter(code for code, _ in self.violations))
 
     def first_violations(self) -> Iterator[tuple[str, str]]:
-        """The first of each code: a schedule that lacks a stage may have millions."""
+        """Yield the first violations of each code: a schedule that lacks a stage may have millions."""
         seen: Counter[str] = Counter()
         for code, message in self.violations:
             seen[code] += 1
@@ -100,48 +109,50 @@ class Checked:
                 yield code, message
 
 
-def read_checked(file: Path) -> Checked:
-    """The schedule in ``file``, whichever of the two forms it has, and what is wrong with it.
+def read_checked(file: Path) -> CheckedFile:
+    """Read and check the schedule in ``file``: a schedule file, a trace, or a plain list of events.
 
     Raises:
-        ValueError: The file cannot be read, or holds neither form.
+        ValueError: The file cannot be read, or holds none of these.
     """
     document = read_document(file)
     if isinstance(document, dict):
         if str(document.get("schema", "")).startswith("zbopt.instance") or "forward_ticks" in document:
             raise ValueError(f"{file}: is an instance, not a schedule; make one with zbopt solve {file} -o FILE")
         if document.get("schema") == "zbopt.trace/1":
-            return _checked(file, trace_from_document(document, str(file)).observed())
+            return _check(file, trace_from_document(document, str(file)).observed())
         if "schema" in document:
-            return _checked(file, schedule_from_document(document, str(file)))
+            return _check(file, schedule_from_document(document, str(file)))
     listed = event_list_from_document(document, str(file))
     faults = tuple((str(fault.code), fault.message) for fault in listed.faults)
-    checked = _checked(file, listed.schedule, faults)
+    checked = _check(file, listed.schedule, faults)
     return replace(checked, ticks_per_unit=listed.ticks_per_unit, notes=listed.notes)
 
 
-def _checked(file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = ()) -> Checked:
+def _check(file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = ()) -> CheckedFile:
+    """Validate ``schedule``; ``faults`` are violations that were found while its file was read."""
     verdict = validate(schedule.instance, schedule)
     rules = (v for v in verdict.violations if not (v.code is Code.WRONG_DURATION and observed(schedule)))
-    found = [*faults, *((violation.code.value, violation.message) for violation in rules)]
-    return Checked(file, schedule, verdict, tuple(dict.fromkeys(found)))
+    violations = [*faults, *((violation.code.value, violation.message) for violation in rules)]
+    return CheckedFile(file, schedule, verdict, tuple(dict.fromkeys(violations)))
 
 
 def observed(schedule: Schedule) -> bool:
-    """It was seen in a run: how long an op takes is no rule then, and no bound holds for it."""
+    """Tell whether the schedule was observed in a run: then its durations may be any, and no bound holds for it."""
     return schedule.provenance.source == SOURCE
 
 
 def best_known(schedule: Schedule) -> Bound:
-    """The highest lower bound at hand: the closed arguments, the file's own claim, the optimum of a small instance.
+    """Return the highest lower bound at hand: of closed arguments, of the file itself, or of a short solve.
 
-    A claim above the schedule's own value is refuted by it, and counts for nothing.
+    A bound in the file that is above the schedule's own value is wrong, and does not count. Only small instances are
+    solved.
     """
-    instance, said = schedule.instance, schedule.provenance
+    instance, claimed = schedule.instance, schedule.provenance
     value = figures(schedule).value(instance.objective)
     bounds = [lower_bound(instance)]
-    if said.lower_bound is not None and said.lower_bound <= value:
-        bounds.append(Bound(said.lower_bound, f"{said.proved_by or 'unknown'}, as the file says"))
+    if claimed.lower_bound is not None and claimed.lower_bound <= value:
+        bounds.append(Bound(claimed.lower_bound, f"{claimed.proved_by or 'unknown'}, as the file says"))
     best = max(bounds, key=lambda bound: bound.value)
     if best.value < value and len(schedule.events) <= SMALL_TASKS:
         result = solve(instance, time_limit_s=_QUICK_S)
@@ -149,8 +160,8 @@ def best_known(schedule: Schedule) -> Bound:
     return best
 
 
-def validate_record(checked: Checked, best: Bound | None) -> Record:
-    """What ``zbopt validate --json`` prints."""
+def validate_record(checked: CheckedFile, best: Bound | None) -> Record:
+    """Return what ``zbopt validate --json`` prints."""
     schedule, known = checked.schedule, figures(checked.schedule)
     value = known.value(schedule.instance.objective)
     return {
@@ -161,6 +172,7 @@ def validate_record(checked: Checked, best: Bound | None) -> Record:
         "objective": schedule.instance.objective.value,
         "value": value,
         **figures_record(known),
+        "peak_memory": [number(peak) for peak in known.peak_memory],  # exact, as ``zbopt ledger --json`` has it
         "busy": sum(known.busy_ticks),
         "unfinished_activations": checked.verdict.unfinished_activations,
         **distance_record(value, best),
@@ -169,17 +181,17 @@ def validate_record(checked: Checked, best: Bound | None) -> Record:
     }
 
 
-def validate_page(checked: Checked, best: Bound | None) -> Iterator[str]:
-    """All that ``zbopt validate`` prints."""
+def validate_page(checked: CheckedFile, best: Bound | None) -> Iterator[str]:
+    """Yield the lines that ``zbopt validate`` prints."""
     yield _title(checked)
     yield from (f"  {code}: {message}" for code, message in checked.first_violations())
     for code, count in checked.counts.items():
         if count > MOST_OF_A_CODE:
             yield f"  {code}: {count - MOST_OF_A_CODE} more"
-    yield from lines_of(_rows(checked, best), out.width())
+    yield from lines_of(_figures_lines(checked, best), out.width())
 
 
-def _rows(checked: Checked, best: Bound | None) -> Iterator[tuple[str, str]]:
+def _figures_lines(checked: CheckedFile, best: Bound | None) -> Iterator[tuple[str, str]]:
     instance, known = checked.schedule.instance, figures(checked.schedule)
     yield from (("note", note) for note in checked.notes)
     if checked.ticks_per_unit > 1:
@@ -191,19 +203,19 @@ def _rows(checked: Checked, best: Bound | None) -> Iterator[tuple[str, str]]:
         yield from distance_rows(instance, known.value(instance.objective), best)
 
 
-def show_page(checked: Checked, window: tuple[int, int] | None = None) -> Iterator[str | Text]:
-    """All that ``zbopt show`` prints."""
+def show_page(checked: CheckedFile, window: tuple[int, int] | None = None) -> Iterator[str | Text]:
+    """Yield the lines that ``zbopt show`` prints."""
     width = out.width()
     yield _title(checked) + ("" if checked.valid else f"; see zbopt validate {checked.file}")
     yield from asked(checked.schedule.instance, (), width, "instance")
     yield "schedule:"
-    yield from lines_of(_rows(checked, None), width)
+    yield from lines_of(_figures_lines(checked, None), width)
     yield ""
     if window is not None:
         yield f"ticks {window[0]} to {window[1]}:"
     yield from gantt(checked.schedule, width, coloured=out.coloured(), window=window)
 
 
-def _title(checked: Checked) -> str:
+def _title(checked: CheckedFile) -> str:
     verdict = "valid" if checked.valid else f"invalid, {counted(len(checked.violations), 'violation')}"
     return f"{checked.file}: {verdict}"

@@ -1,4 +1,4 @@
-"""``zbopt compare``."""
+"""Command ``zbopt compare``: known schedules beside the optimum, or schedule files beside each other."""
 
 from __future__ import annotations
 
@@ -33,14 +33,20 @@ from zbopt.reports.words import amount_text, percent, table
 OPTIMUM, UNPROVED = "optimum", "best found"
 AUTOMATIC = "zb-auto"
 AT_THE_CAP = (AUTOMATIC, "v-auto", "interleaved-auto", "list")
-"""Heuristics that plan for a cap; the others have the memory that their definition gives them."""
+"""Heuristics that plan for a memory cap; the others use the memory that their definition implies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One schedule beside the cap. Without figures, ``reason`` says why it does not exist.
+class ComparedSchedule:
+    """Hold one schedule of the table.
 
-    ``proved`` is ``False`` where the row of the optimum has only the best schedule that was found.
+    Attributes:
+        schedule: Its name.
+        figures: Its figures; ``None`` where it does not exist.
+        fits: Whether it keeps the memory cap; ``None`` where it does not exist.
+        reason: Why it does not exist; ``None`` where it does.
+        replicas: How often the placement holds the model's parameters.
+        proved: Whether the optimum is one; ``False`` where it is only the best schedule that was found.
     """
 
     schedule: str
@@ -52,7 +58,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """What the page calls it."""
+        """Return the name of the schedule on the page."""
         return self.schedule if self.proved else self.schedule.replace(OPTIMUM, UNPROVED)
 
 
@@ -63,14 +69,14 @@ def compare_command(
     others: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE", help="Two or more schedule files, the first in the place of INSTANCE: compare these."
+            metavar="FILE", help="Two or more schedule files to compare; the first takes the place of INSTANCE."
         ),
     ] = None,
     json: JsonFlag = False,
 ) -> int:
-    """Set the known schedules beside the optimum: time, bubbles, memory, and whether they fit the cap.
+    """Compare the known schedules with the optimum: time, bubbles, memory, and whether they fit the cap.
 
-    With two or more schedule files: where each parts from the first, and what that costs.
+    With two or more schedule files: where each differs from the first, and what that costs.
 
     Example: zbopt compare --stages 4 --micro 8 --mem-limit 6
 
@@ -79,20 +85,20 @@ def compare_command(
     if others:
         return compare_files(_files(problem, others), json)
     if problem.instance is not None and _is_schedule(problem.instance):
-        raise ValueError(f"{problem.instance}: is a schedule; give a second one to compare it with, or an instance")
-    asked_for = {"": problem_of(problem)} if problem.placement != AUTO else placed_problems(problem)
-    results = search_each(asked_for, search)
-    rows = [row for name, result in results.items() for row in rows_of(name, result)]
+        raise ValueError(f"{problem.instance}: is a schedule; give a second schedule file too, or give an instance")
+    problems = {"": problem_of(problem)} if problem.placement != AUTO else placed_problems(problem)
+    results = search_each(problems, search)
+    compared = [each for name, result in results.items() for each in compared_schedules(name, result)]
     best = best_of(results)
     result = results[best]
     if any(each.interrupted for each in results.values()):
         out.say(f"zbopt: interrupted: {UNPROVED} is the best schedule so far")
     if json:
-        known = compare_record(result, rows)
-        out.record(known if len(results) == 1 else known | placements_record(results))
+        record = compare_record(result, compared)
+        out.record(record if len(results) == 1 else record | placements_record(results))
     else:
-        shown = compare_page(asked_for[best], result, rows)
-        out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results, out.width())])
+        lines = compare_page(problems[best], result, compared)
+        out.page(lines if len(results) == 1 else [*lines, "", *placements_page(results, out.width())])
     if result.infeasible is None:
         return 0
     out.say(f"zbopt: infeasible: {result.infeasible}")
@@ -100,11 +106,11 @@ def compare_command(
 
 
 def _files(problem: ProblemFlags, others: list[Path]) -> list[Path]:
-    """The schedule files of the call, which flags of a problem mean nothing to."""
+    """Return the schedule files of the call, and refuse flags of a problem beside them."""
     given = problem.given()
     if problem.instance is None or given != ["instance"]:
         name = next(name for name in given if name != "instance").replace("_", "-")
-        raise ValueError(f"--{name} beside {len(others) + 1} schedule files: each holds its own instance; leave it out")
+        raise ValueError(f"--{name} with {len(others) + 1} schedule files: each has its own instance; leave it out")
     return [problem.instance, *others]
 
 
@@ -113,29 +119,34 @@ def _is_schedule(file: Path) -> bool:
     return isinstance(document, dict) and str(document.get("schema", "")).startswith("zbopt.schedule")
 
 
-def rows_of(placement: str, result: Result) -> Iterator[Row]:
-    """The rows of one placement. Of several, those that are not defined for it are left out and names say which."""
-    for made in (*heuristic_rows(result.instance), optimum_row(result)):
-        found = replace(made, replicas=result.instance.replicas)
+def compared_schedules(placement: str, result: Result) -> Iterator[ComparedSchedule]:
+    """Yield the known schedules and the optimum of one placement.
+
+    ``placement`` is its name where several are compared, else ``""``. Of several placements, schedules that are not
+    defined for one are left out, and names say which placement a schedule has.
+    """
+    for made in (*compared_heuristics(result.instance), compared_optimum(result)):
+        compared = replace(made, replicas=result.instance.replicas)
         if not placement:
-            yield found
-        elif found.figures is not None or found.schedule == OPTIMUM:
-            yield replace(found, schedule=f"{placement}: {found.schedule}")
+            yield compared
+        elif compared.figures is not None or compared.schedule == OPTIMUM:
+            yield replace(compared, schedule=f"{placement}: {compared.schedule}")
 
 
-def heuristic_rows(instance: Instance) -> Iterator[Row]:
-    """A row for each heuristic, made without the cap and held against it; the automatic one with 1p and 2p."""
+def compared_heuristics(instance: Instance) -> Iterator[ComparedSchedule]:
+    """Yield each heuristic's schedule, built without the cap and checked against it; ``zb-auto`` as ZB-1p and ZB-2p."""
     free = instance.model_copy(update={"memory_cap": None})
     for name, heuristic in HEURISTICS.items():
         if name == AUTOMATIC:
             for times in (1, 2):
-                yield row(f"zb-{times}p", partial(heuristic, _with_cap(instance, times * instance.stages)), instance)
+                roomy = _with_cap(instance, times * instance.stages)
+                yield compared_heuristic(f"zb-{times}p", partial(heuristic, roomy), instance)
         else:
-            yield row(name, partial(heuristic, instance if name in AT_THE_CAP else free), instance)
+            yield compared_heuristic(name, partial(heuristic, instance if name in AT_THE_CAP else free), instance)
 
 
 def _with_cap(instance: Instance, forwards: int) -> Instance:
-    """The instance with room for ``forwards`` whole forwards on each stage, beside what it always holds."""
+    """Copy the instance with a cap that has room for ``forwards`` whole forwards, beside what a stage always holds."""
     caps = [
         static_memory(instance, stage)
         + forwards * sum((taken_by_forward(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
@@ -144,25 +155,28 @@ def _with_cap(instance: Instance, forwards: int) -> Instance:
     return instance.model_copy(update={"memory_cap": tuple(caps)})
 
 
-def row(name: str, make: Callable[[], Schedule], instance: Instance) -> Row:
-    """The row of one schedule, or the reason why there is none."""
+def compared_heuristic(name: str, build: Callable[[], Schedule], instance: Instance) -> ComparedSchedule:
+    """Build a schedule and compare it with the cap, or give the reason why it does not exist."""
     try:
-        known = figures(make())
-    except (CannotFitError, NotApplicableError) as reason:
-        return Row(name, None, None, str(reason).removeprefix(f"{name}: ").removeprefix(f"{AUTOMATIC}: "))
+        built = figures(build())
+    except (CannotFitError, NotApplicableError) as error:
+        reason = str(error).removeprefix(f"{name}: ").removeprefix(f"{AUTOMATIC}: ")
+        return ComparedSchedule(name, None, None, reason)
     caps = instance.memory_cap
-    return Row(name, known, caps is None or all(p <= c for p, c in zip(known.peak_memory, caps, strict=True)))
+    fits = caps is None or all(peak <= cap for peak, cap in zip(built.peak_memory, caps, strict=True))
+    return ComparedSchedule(name, built, fits)
 
 
-def optimum_row(result: Result) -> Row:
-    """The row of the best schedule found."""
+def compared_optimum(result: Result) -> ComparedSchedule:
+    """Return the best schedule found, for the table."""
     if result.schedule is None:
-        return Row(OPTIMUM, None, None, str(result.infeasible or "no schedule was found in time; raise --time-limit"))
-    return Row(OPTIMUM, figures(result.schedule), fits=True, proved=result.status is Status.OPTIMAL)
+        reason = str(result.infeasible or "no schedule was found in time; raise --time-limit")
+        return ComparedSchedule(OPTIMUM, None, None, reason)
+    return ComparedSchedule(OPTIMUM, figures(result.schedule), fits=True, proved=result.status is Status.OPTIMAL)
 
 
-def compare_record(result: Result, rows: list[Row]) -> Record:
-    """What ``zbopt compare --json`` prints."""
+def compare_record(result: Result, compared: list[ComparedSchedule]) -> Record:
+    """Return what ``zbopt compare --json`` prints."""
     return {
         **tick_record(result.instance),
         "objective": result.instance.objective.value,
@@ -172,61 +186,63 @@ def compare_record(result: Result, rows: list[Row]) -> Record:
         "interrupted": result.interrupted,
         "rows": [
             {
-                "schedule": r.schedule,
-                **figures_record(r.figures),
-                "fits": r.fits,
-                "parameters_held": r.replicas,
-                "reason": r.reason,
+                "schedule": each.schedule,
+                **figures_record(each.figures),
+                "fits": each.fits,
+                "parameters_held": each.replicas,
+                "reason": each.reason,
             }
-            for r in rows
+            for each in compared
         ],
         "instance": result.instance.model_dump(mode="json", exclude_none=True),
     }
 
 
-def compare_page(problem: Problem, result: Result, rows: list[Row]) -> Iterator[str]:
-    """All that ``zbopt compare`` prints."""
+def compare_page(problem: Problem, result: Result, compared: list[ComparedSchedule]) -> Iterator[str]:
+    """Yield the lines that ``zbopt compare`` prints."""
     width = out.width()
     yield from asked(problem.instance, problem.notes, width)
     yield ""
-    several = any(r.replicas != 1 for r in rows)
+    replicated = any(each.replicas != 1 for each in compared)
     period = problem.instance.iterations > 1
-    known = [row for row in rows if row.figures is not None]
-    yield from table([_head(several, period), *(_cells(row, several, period) for row in known)])
-    yield from _left_out(rows, width)
+    existing = [each for each in compared if each.figures is not None]
+    yield from table([_head(replicated, period), *(_cells(each, replicated, period) for each in existing)])
+    yield from _left_out(compared, width)
     yield ""
-    proved = "proved" if result.status is Status.OPTIMAL else f"not proved; in its place stands the {UNPROVED}"
+    proved = "proved" if result.status is Status.OPTIMAL else f"not proved; the table has the {UNPROVED}"
     yield f"{OPTIMUM}: {result.status.value if result.schedule is None else proved}"
     yield from lines_of(bound_rows(result), width)
 
 
-def _head(several: bool, period: bool) -> tuple[str, ...]:
+def _head(replicated: bool, period: bool) -> tuple[str, ...]:
+    """Return the head of the table, with a column for the period and for copies of the parameters if asked for."""
     head = ("schedule", "makespan", "max span", "bubble/makespan", "bubble/span", "peak", "fits")
-    return (*head[:3], *(("period",) if period else ()), *head[3:], *(("params",) if several else ()))
+    return (*head[:3], *(("period",) if period else ()), *head[3:], *(("params",) if replicated else ()))
 
 
-def _cells(row: Row, several: bool, period: bool) -> tuple[str, ...]:
-    known = row.figures
-    assert known is not None, "rows without figures are not in the table"
+def _cells(compared: ComparedSchedule, replicated: bool, period: bool) -> tuple[str, ...]:
+    """Return the cells of one schedule, in the columns of ``_head``."""
+    known = compared.figures
+    assert known is not None, "schedules without figures are not in the table"
     return (
-        row.name,
+        compared.name,
         str(known.makespan),
         str(known.max_stage_span),
         *((str(known.period),) if period else ()),
         percent(known.bubble_over_makespan),
         percent(known.bubble_over_stage_span),
         amount_text(max(known.peak_memory)),
-        "yes" if row.fits else "no",
-        *((f"{row.replicas}x",) if several else ()),
+        "yes" if compared.fits else "no",
+        *((f"{compared.replicas}x",) if replicated else ()),
     )
 
 
-def _left_out(rows: Sequence[Row], width: int) -> Iterator[str]:
-    """The schedules that are not in the table, those of one reason together."""
+def _left_out(compared: Sequence[ComparedSchedule], width: int) -> Iterator[str]:
+    """Yield the schedules that are not in the table, grouped by the reason."""
     names: dict[str, list[str]] = {}
-    for row in rows:
-        if row.reason is not None:
-            names.setdefault(row.reason, []).append(row.schedule)
+    for each in compared:
+        if each.reason is not None:
+            names.setdefault(each.reason, []).append(each.schedule)
     if names:
         yield ""
         yield "not in the table:"

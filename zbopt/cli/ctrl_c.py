@@ -1,6 +1,6 @@
-"""Ctrl-C: one press ends what runs; a second one, or one in the middle of a file, loses nothing of what that leaves.
+"""Handling of Ctrl-C: the first press ends the search; no press loses a result or cuts a file.
 
-SIGTERM does the same: it is how ``timeout`` and batch systems say that time is over.
+SIGTERM has the same effect: ``timeout`` and batch systems send it when time is over.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 _ONE_PRESS_S = 1.0
+"""Presses that follow each other within this time count as one. Not measured; chosen for an impatient hand."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def pressed_once() -> Iterator[None]:
-    """Take presses in quick succession for one: a search that the first has ended still has to show what it found."""
+    """Treat presses in quick succession as one: after the first, the search still has to print what it found."""
     last = -math.inf
 
     def press(number: int, frame: FrameType | None) -> None:
@@ -34,23 +35,23 @@ def pressed_once() -> Iterator[None]:
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """Take no notice of Ctrl-C: for a file that is short to write, and of which half is of no use."""
+    """Ignore Ctrl-C: for a file or a page that is written in a moment, and of which a part is of no use."""
     with _handled(lambda number, frame: None):
         yield
 
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """The signals as ``handler`` has them; outside the main thread, and where one is ignored already, as it was."""
+    """Let ``handler`` handle the signals, except those that are ignored already, and except outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    heard = [number for number in _SIGNALS if before[number] not in (None, signal.SIG_IGN)]
-    for number in heard:
+    handled = [number for number in _SIGNALS if before[number] not in (None, signal.SIG_IGN)]
+    for number in handled:
         signal.signal(number, handler)
     try:
         yield
     finally:
-        for number in heard:
+        for number in handled:
             signal.signal(number, before[number])

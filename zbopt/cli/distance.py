@@ -1,4 +1,4 @@
-"""How far a schedule is from the best, and because of which bubble: what ``--explain`` prints."""
+"""Distance of a schedule from the best one, and the bubble that causes it, for ``zbopt import --explain``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ from zbopt.reports.words import percent, ticks_text
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """A schedule beside the best found for its instance, which has a schedule.
+    """Hold how far a schedule is from the best one found for its instance, and why.
 
-    ``bubble`` is the first interval that the order could use and where the better schedule has gone another way by
-    then, the first one at all where there is none such; ``wait`` is the first wait between two ops, where no interval
-    could be used. ``parting`` is the first divergence on that stage, or over all stages. All are ``None`` where nothing
-    better is known.
+    Attributes:
+        value: Value of the schedule.
+        result: Result of the solve, which has a schedule.
+        explained: Causes of the schedule's idle time.
+        bubble: First idle interval that the stage could use, by preference one before whose end the better schedule
+            has another order on that stage; ``None`` where no interval could be used.
+        wait: First wait between two ops, where no interval could be used.
+        parting: First difference from the better schedule on that stage, or else on any stage.
+
+    The last three are ``None`` where nothing better is known.
     """
 
     value: int
@@ -35,18 +41,18 @@ class Distance:
 
     @property
     def above_bound(self) -> float:
-        """(value - bound) / bound; the bound is the optimum where the result is optimal."""
+        """Return (value - bound) / bound; the bound is the optimum where the result is optimal."""
         return (self.value - self.result.bound.value) / self.result.bound.value
 
     @property
     def above_best(self) -> float:
-        """(value - best value found) / best value found."""
+        """Return (value - best value found) / best value found."""
         assert self.result.value is not None
         return (self.value - self.result.value) / self.result.value
 
 
 def distance_of(schedule: Schedule, result: Result) -> Distance:
-    """``schedule`` beside ``result``, the best that was found for its instance; it has a schedule."""
+    """Compare ``schedule`` with ``result``, the best that was found for its instance; it must have a schedule."""
     assert result.schedule is not None
     explained = explain(schedule)
     value = figures(schedule).value(schedule.instance.objective)
@@ -63,8 +69,11 @@ def distance_of(schedule: Schedule, result: Result) -> Distance:
 
 
 def _bubble(schedule: Schedule, explained: Explanation, partings: tuple[Divergence | None, ...]) -> Avoidable | None:
-    """The first bubble before whose next op the better order has parted on that stage."""
-    position = {id(e): i for row in schedule.by_stage() for i, e in enumerate(row)}
+    """Return the first bubble whose stage has another order in the better schedule before the bubble ends.
+
+    If there is none such, return the first bubble; ``None`` where there is none at all.
+    """
+    position = {id(e): i for order in schedule.by_stage() for i, e in enumerate(order)}
     first = None
     for bubble in explained.all_avoidable():
         first = first or bubble
@@ -76,15 +85,16 @@ def _bubble(schedule: Schedule, explained: Explanation, partings: tuple[Divergen
 
 
 def idle_text(explained: Explanation, makespan: int) -> str:
-    """``36 of 132 ticks: dependency 18, drain 12, fill 6``."""
+    """Sum up idle time by cause, as in ``36 of 132 ticks, all stages together: dependency 18, drain 12, fill 6``."""
     sums = explained.by_cause()
-    parts = [f"{cause.value} {ticks}" for cause, ticks in sorted(sums.items(), key=lambda item: -item[1]) if ticks]
+    largest_first = sorted(sums.items(), key=lambda item: -item[1])
+    causes = ", ".join(f"{cause.value} {ticks}" for cause, ticks in largest_first if ticks)
     total = makespan * explained.schedule.instance.stages
-    return f"{sum(sums.values())} of {total} ticks, all stages together" + (f": {', '.join(parts)}" if parts else "")
+    return f"{sum(sums.values())} of {total} ticks, all stages together" + (f": {causes}" if causes else "")
 
 
 def distance_page(distance: Distance) -> Iterator[tuple[str, str]]:
-    """The labelled lines of a distance."""
+    """Yield the labelled lines on a distance."""
     instance, result = distance.explained.schedule.instance, distance.result
     bound, tick = result.bound, instance.tick
     yield "value", f"{ticks_text(distance.value, tick)} of {instance.objective.value.replace('_', ' ')}"
@@ -97,50 +107,53 @@ def distance_page(distance: Distance) -> Iterator[tuple[str, str]]:
         better = distance.value - result.value
         text = f"{percent(better / result.value)} above" if better > 0 else "no worse than"
         yield "best found", f"{text} the best found, {ticks_text(result.value, tick)}; raise --time-limit for more"
-    yield from _causes(distance)
+    yield from _cause_lines(distance)
 
 
-def _causes(distance: Distance) -> Iterator[tuple[str, str]]:
+def _cause_lines(distance: Distance) -> Iterator[tuple[str, str]]:
     if distance.bubble is not None:
         yield "because of", bubble_text(distance.bubble)
     elif distance.wait is not None:
         text = idle_interval_text(distance.wait)
         yield (
             "because of",
-            f"{text}; nothing that the stage runs later had its input by then: what comes before differs",
+            f"{text}; no later op of the stage had its input by then, so the cause lies before",
         )
     elif distance.parting is not None:
-        yield "because of", "no wait between two ops: the stages begin or end later than they need to"
+        yield "because of", "no wait between two ops; stages begin or end later than they need to"
     if distance.parting is not None:
         yield "better schedule", parting_text(distance.parting, "here", "there")
 
 
 def bubble_text(bubble: Avoidable) -> str:
-    """Where the bubble is, why, and what could use it."""
+    """Say where the bubble is, why, and which op could use it."""
     text = idle_interval_text(bubble.idle)
     if bubble.by_split:
-        return f"{text}; as B and W instead of BW it would hand on its gradient {bubble.ticks} ticks earlier"
+        return f"{text}; split into B and W, the BW would pass on its gradient {bubble.ticks} ticks earlier"
     if bubble.op is bubble.idle.before:
         return f"{text}; it could have started at {bubble.usable_from}"
     return f"{text}; {bubble.op.id}, which runs at {bubble.op.start}, could run there from {bubble.usable_from} on"
 
 
 def idle_interval_text(idle: Idle) -> str:
-    """``stage 0 idles 6 ticks, 4 to 10, before it0/s0/v0/mb0/BW: dependency, waits for it0/s1/v1/mb0/BW``."""
+    """Describe an idle interval.
+
+    For example ``stage 0 idles 6 ticks, 4 to 10, before it0/s0/v0/mb0/BW: dependency, waits for it0/s1/v1/mb0/BW``.
+    """
     before = "" if idle.before is None else f" before {idle.before.id}"
-    waits = "" if idle.waits_for is None else f", {_WAITS[idle.cause]} {idle.waits_for.id}"
+    waits = "" if idle.waits_for is None else f", {_WAITS_FOR[idle.cause]} {idle.waits_for.id}"
     length = counted(idle.ticks, "tick")
     return f"stage {idle.stage} idles {length}, {idle.start} to {idle.end},{before}: {idle.cause.value}{waits}"
 
 
-_WAITS = dict.fromkeys(Cause, "waits for") | {
+_WAITS_FOR = dict.fromkeys(Cause, "waits for") | {
     Cause.MEMORY: "the cap has no room for its next F until the end of",
     Cause.TRANSFER: "waits for the transfer from",
 }
 
 
 def parting_text(parting: Divergence, first: str, second: str) -> str:
-    """Where a stage goes otherwise; ``first`` and ``second`` name the two schedules."""
+    """Say where the orders or times of a stage begin to differ; ``first`` and ``second`` name the two schedules."""
     place = f"stage {parting.stage} parts at op {parting.position}"
     if parting.parting is Parting.TIME:
         assert parting.first is not None
@@ -155,8 +168,8 @@ def _op_text(e: Event | None) -> str:
 
 
 def distance_record(distance: Distance) -> Record:
-    """The same for ``--json``."""
-    result, bubble = distance.result, distance.bubble
+    """Return a distance as JSON."""
+    result = distance.result
     return {
         "value": distance.value,
         "status": result.status.value,
@@ -165,13 +178,15 @@ def distance_record(distance: Distance) -> Record:
         "best_value": result.value,
         "above_bound": distance.above_bound,
         "above_best": distance.above_best,
-        "bubble": None
-        if bubble is None
-        else _wait_record(bubble.idle)
-        | {"usable_from": bubble.usable_from, "op": bubble.op.id, "by_split": bubble.by_split},
+        "bubble": None if distance.bubble is None else _bubble_record(distance.bubble),
         "wait": None if distance.wait is None else _wait_record(distance.wait),
         "parting": None if distance.parting is None else parting_record(distance.parting),
     }
+
+
+def _bubble_record(bubble: Avoidable) -> Record:
+    use = {"usable_from": bubble.usable_from, "op": bubble.op.id, "by_split": bubble.by_split}
+    return _wait_record(bubble.idle) | use
 
 
 def _wait_record(idle: Idle) -> Record:
@@ -179,7 +194,7 @@ def _wait_record(idle: Idle) -> Record:
 
 
 def parting_record(parting: Divergence) -> Record:
-    """A divergence, its ops by id and start."""
+    """Return a difference between two schedules as JSON, with id and start of its ops."""
 
     def op(e: Event | None) -> Record | None:
         return None if e is None else {"id": e.id, "start": e.start}

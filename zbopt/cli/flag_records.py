@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, get_type_hints
 
 from zbopt.cli.field_flags import field_parameters
@@ -41,9 +42,9 @@ def takes(*records: type[Any]) -> Callable[[Callable[..., int]], Callable[..., i
 
 def _record(record: type[Any], given: dict[str, Any]) -> Any:
     """Build ``record`` from the arguments of a call, which are taken out of ``given``."""
-    hints, values = get_type_hints(record, include_extras=True), {}
+    values = {}
     for field in fields(record):
-        if _holds_field_flags(hints[field.name]):
+        if _holds_field_flags(record, field.name):
             texts = {name: given.pop(flag.parameter) for name, flag in flags_by_field(Instance).items()}
             values[field.name] = {name: text for name, text in texts.items() if text is not None}
         else:
@@ -51,16 +52,21 @@ def _record(record: type[Any], given: dict[str, Any]) -> Any:
     return record(**values)
 
 
-def _holds_field_flags(hint: Any) -> bool:
-    return FIELD_FLAGS in getattr(hint, "__metadata__", ())
+@lru_cache
+def _hints(record: Any) -> dict[str, Any]:
+    """Return the annotations of a record's fields, which cost as much to read as a record has fields."""
+    return get_type_hints(record, include_extras=True)
 
 
-def _parameters(record: type[Any]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(record, include_extras=True)  # costs as much as a record has fields: once, not for each
+def _holds_field_flags(record: Any, field: str) -> bool:
+    return FIELD_FLAGS in getattr(_hints(record)[field], "__metadata__", ())
+
+
+def _parameters(record: Any) -> Iterator[inspect.Parameter]:
     for field in fields(record):
-        if _holds_field_flags(hints[field.name]):
+        if _holds_field_flags(record, field.name):
             yield from field_parameters()
         else:
             yield inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=_hints(record)[field.name]
             )

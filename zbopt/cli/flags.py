@@ -1,4 +1,4 @@
-"""The flags of the commands: each set a record, so that ``solve`` and ``compare`` take the same ones."""
+"""The flags of the commands, each set of them a record, so that ``solve`` and ``compare`` take the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The foreign formats by the names that ``--to`` and ``--from`` take, and how their files are read."""
+"""Foreign formats by the names that ``--to`` and ``--from`` take, and the flags that belong to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Format(StrEnum):
-    """Values of ``--to`` and ``--from``."""
+    """List the values of ``--to`` and ``--from``."""
 
     TORCH_CSV = "torch-csv"
     CHROME_TRACE = "chrome-trace"
@@ -16,10 +16,10 @@ class Format(StrEnum):
 
 
 def refuse_flags(chosen: Format, given: dict[str, bool], allowed: dict[str, Format]) -> None:
-    """Refuse flags that mean nothing for a format.
+    """Refuse flags that have no meaning for a format.
 
     Args:
-        chosen: The format.
+        chosen: The chosen format.
         given: Whether each flag was given.
         allowed: The format that each flag belongs to.
 

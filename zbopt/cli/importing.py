@@ -1,9 +1,9 @@
-"""``zbopt import``: what another program wrote, as a schedule; and how far that is from the best."""
+"""Command ``zbopt import``: read an order that another program wrote, and say how far it is from the best."""
 
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -28,9 +28,10 @@ from zbopt.formats.order import Cell, Order, order_of
 from zbopt.formats.profiler import from_profiler
 from zbopt.formats.sail_zb import from_sail_zb
 from zbopt.formats.torch_csv import order_from_csv
+from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import read_foreign_document, read_text, require_writable
 from zbopt.problem.instance import Instance, read_document, read_instance
-from zbopt.problem.schedule import Provenance, Schedule, versions, write_schedule
+from zbopt.problem.schedule import Event, Provenance, Schedule, versions, write_schedule
 from zbopt.reports.explain import sums_record
 from zbopt.reports.page import asked, figures_rows, lines_of
 from zbopt.reports.record import Record, figures_record, tick_record
@@ -39,8 +40,8 @@ from zbopt.validator import Verdict, validate
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A schedule from foreign files. Of an observed one the times are measured, and no verdict on them is given."""
+class ImportedSchedule:
+    """Hold a schedule from foreign files. ``verdict`` is ``None`` where its times were observed in a run."""
 
     files: tuple[Path, ...]
     schedule: Schedule
@@ -48,20 +49,21 @@ class Imported:
 
     @property
     def valid(self) -> bool:
-        """Nothing is violated, or nothing was asked."""
+        """Tell whether no rule is violated; an observed schedule is not checked."""
         return self.verdict is None or self.verdict.valid
 
 
 FilesArgument = Annotated[
-    list[Path], typer.Argument(metavar="FILE", help="The file; of torch.profiler one of each rank, or one of all.")
+    list[Path],
+    typer.Argument(metavar="FILE", help="The file; from torch.profiler one file for each rank, or one for all."),
 ]
-SourceFlag = Annotated[Format, typer.Option("--from", help="The format.", show_default=False)]
+SourceFlag = Annotated[Format, typer.Option("--from", help="Format of the file.", show_default=False)]
 InstanceFlag = Annotated[
     Path | None,
     typer.Option(
         "--instance",
         metavar="FILE",
-        help="Times, memory and cap: the order is kept and starts as early as they allow.",
+        help="Instance with times, memory and cap: ops keep their order and start as early as it allows.",
         show_default="F = B = W = 1 and BW = 2 ticks, no cap",
     ),
 ]
@@ -71,7 +73,7 @@ StagesFlag = Annotated[
 ]
 ExplainFlag = Annotated[
     bool,
-    switch("--explain", "Solve the instance too: how far is this order from the best, because of what?"),
+    switch("--explain", "Solve the instance too, and say how far this order is from the best, and why."),
 ]
 BetterFlag = Annotated[
     Path | None,
@@ -93,23 +95,23 @@ def import_command(
 ) -> int:
     """Read an order that another program wrote, and say how good it is.
 
-    torch-csv: a table of PyTorch's pipeline runtime, with transfers or without. chrome-trace: a trace that zbopt
+    torch-csv: a table of PyTorch's pipeline runtime, with or without transfers. chrome-trace: a trace that zbopt
     export wrote, or one of torch.profiler with PyTorch's names (PP:0F0), whose times are kept. megatron-layout: a file
-    with the string of --pipeline-model-parallel-layout; the layers of each virtual stage, as JSON. jaxpp, sail-zb: the
-    task tables of zbopt export. Rows and cells count from 0.
+    with the string of --pipeline-model-parallel-layout, of which zbopt prints the layers of each virtual stage.
+    jaxpp, sail-zb: the task tables of zbopt export. Rows and cells count from 0.
 
     Example: zbopt import schedule.csv --from torch-csv --instance instance.json -o schedule.json
 
     Example: zbopt import schedule.csv --from torch-csv --explain --better better.json
     """
     refuse_flags(source, {"--stages": stages is not None}, {"--stages": Format.MEGATRON_LAYOUT})
-    _require(source, files, stages, explained, better)
+    _require_consistent(source, files, stages, explained, better)
     if output is not None:
         require_writable(output, *files, instance)
     if better is not None:
         require_writable(better, *files, instance, flag="--better")
         if output is not None and output.resolve() == better.resolve():
-            raise ValueError(f"--better {better}: -o writes to it too; give another path")
+            raise ValueError(f"--better {better}: -o writes to the same file; give another path")
     if source is Format.MEGATRON_LAYOUT:
         return _import_layout(files[0], stages or 1, output)
     costs = None if instance is None else read_instance(instance)
@@ -122,7 +124,9 @@ def import_command(
     return _show(imported, None, output, json)
 
 
-def _explained(imported: Imported, search: SearchFlags, better: Path | None, output: Path | None, json: bool) -> int:
+def _explained(
+    imported: ImportedSchedule, search: SearchFlags, better: Path | None, output: Path | None, json: bool
+) -> int:
     """Solve the instance too, and print how far the order is from the best."""
     result = search_for(imported.schedule.instance, search)
     if result.schedule is None:
@@ -135,18 +139,21 @@ def _explained(imported: Imported, search: SearchFlags, better: Path | None, out
     return _show(imported, distance_of(imported.schedule, result), output, json)
 
 
-def _require(source: Format, files: list[Path], stages: int | None, explained: bool, better: Path | None) -> None:
-    """Refuse a call whose parts do not go together."""
+def _require_consistent(
+    source: Format, files: list[Path], stages: int | None, explained: bool, better: Path | None
+) -> None:
+    """Refuse arguments that do not go together."""
     if len(files) > 1 and source is not Format.CHROME_TRACE:
-        raise ValueError(f"{len(files)} files; {source.value} takes one")
+        raise ValueError(f"{len(files)} files: {source.value} takes one; give one")
     if source is Format.MEGATRON_LAYOUT and (stages is None or explained):
-        what = "--explain needs an order, a layout has none" if explained else "--stages is missing"
-        raise ValueError(f"{what}; zbopt import FILE --from megatron-layout --stages 8")
+        what = "--explain needs an order, and a layout has none" if explained else "--stages is missing"
+        raise ValueError(f"{what}; write zbopt import FILE --from megatron-layout --stages 8")
     if better is not None and not explained:
         raise ValueError("--better goes with --explain; give both")
 
 
 def _import_layout(file: Path, stages: int, output: Path | None) -> int:
+    """Read a layout of Megatron-LM, and print or write the table of its layers."""
     try:
         document = layers_document(read_layout(read_text(file, "a file"), stages))
     except ValueError as error:
@@ -155,63 +162,71 @@ def _import_layout(file: Path, stages: int, output: Path | None) -> int:
     if output is None:
         out.page(text.splitlines())
     else:
-        output.write_text(text + "\n", encoding="utf-8")
+        write_text(output, text + "\n")
         counts = f"{document['decoder_layers']} decoder layers on {document['virtual_stages']} virtual stages"
         out.page([f"{output}: {counts}"])
     return 0
 
 
-def _imported(files: list[Path], source: Format, instance: Instance | None) -> Imported:
+def _imported(files: list[Path], source: Format, instance: Instance | None) -> ImportedSchedule:
+    """Read the schedule in ``files``, timed by ``instance`` if there is one."""
     if source is Format.CHROME_TRACE:
         return _imported_trace(files, instance)
     if source is Format.TORCH_CSV:
         text = read_text(files[0], "a file")
-        order = _named(files[0], lambda: order_from_csv(text, instance))
+        order = _naming_file(files[0], lambda: order_from_csv(text, instance))
     else:
         document = read_document(files[0])
         read = from_jaxpp if source is Format.JAXPP else from_sail_zb
-        order = _named(files[0], lambda: read(document, instance))
+        order = _naming_file(files[0], lambda: read(document, instance))
     return _timed(files, order, instance or order.unit_instance(), source)
 
 
-def _named(file: Path, read: Callable[[], Order]) -> Order:
+def _naming_file(file: Path, read: Callable[[], Order]) -> Order:
+    """Let the errors of ``read`` begin with the file's name."""
     try:
         return read()
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _timed(files: list[Path], order: Order, instance: Instance, source: Format) -> Imported:
+def _timed(files: list[Path], order: Order, instance: Instance, source: Format) -> ImportedSchedule:
+    """Start every op of ``order`` as early as ``instance`` allows, and validate the schedule."""
     provenance = Provenance(source=f"import:{source.value}", versions=versions())
     schedule = schedule_of_orders(instance, order.rows, provenance)
     value = figures(schedule).value(instance.objective)
     schedule = schedule.model_copy(update={"provenance": provenance.model_copy(update={"value": value})})
-    return Imported(tuple(files), schedule, validate(instance, schedule))
+    return ImportedSchedule(tuple(files), schedule, validate(instance, schedule))
 
 
-def _imported_trace(files: list[Path], instance: Instance | None) -> Imported:
-    """A trace of ours as it was written, one of torch.profiler as it ran; with an instance the order, timed anew."""
+def _imported_trace(files: list[Path], instance: Instance | None) -> ImportedSchedule:
+    """Read a trace: of zbopt as it was written, of torch.profiler as it ran.
+
+    With an instance only the order is taken from the trace, and timed by the instance.
+    """
     documents = {str(file): read_foreign_document(file) for file in files}
     ours = next((name for name, document in documents.items() if is_ours(document)), None)
     if ours is not None and len(files) > 1:
-        raise ValueError(f"{ours}: holds all stages; give it alone")
+        raise ValueError(f"{ours}: has all stages; give this file alone")
     observed = ours is None
     schedule = from_chrome_trace(documents[ours], ours) if ours else _observed(documents)
     if instance is None:
-        return Imported(tuple(files), schedule, None if observed else validate(schedule.instance, schedule))
-    rows = [
-        [
-            Cell((e.kind, e.virtual_stage, e.microbatch), e.id)
-            for e in row
-            if e.virtual_stage is not None and e.microbatch is not None
-        ]
-        for row in schedule.by_stage()
+        return ImportedSchedule(tuple(files), schedule, None if observed else validate(schedule.instance, schedule))
+    cells = [_cells(events) for events in schedule.by_stage()]
+    return _timed(files, _naming_file(files[0], lambda: order_of(cells, instance)), instance, Format.CHROME_TRACE)
+
+
+def _cells(events: Iterable[Event]) -> list[Cell]:
+    """Return the order of one stage, without ops of the whole stage."""
+    return [
+        Cell((e.kind, e.virtual_stage, e.microbatch), e.id)
+        for e in events
+        if e.virtual_stage is not None and e.microbatch is not None
     ]
-    return _timed(files, _named(files[0], lambda: order_of(rows, instance)), instance, Format.CHROME_TRACE)
 
 
 def _observed(documents: Mapping[str, object]) -> Schedule:
-    """The schedule in traces of torch.profiler."""
+    """Read the schedule in traces of torch.profiler, by file name."""
     try:
         return from_profiler(documents).schedule
     except ValueError as error:
@@ -219,8 +234,8 @@ def _observed(documents: Mapping[str, object]) -> Schedule:
         raise ValueError(text if text.startswith(tuple(documents)) else f"{', '.join(documents)}: {text}") from None
 
 
-def _show(imported: Imported, distance: Distance | None, output: Path | None, json: bool) -> int:
-    """Print what was imported."""
+def _show(imported: ImportedSchedule, distance: Distance | None, output: Path | None, json: bool) -> int:
+    """Print the imported schedule, and return the exit code."""
     if json:
         out.record(_record(imported, distance))
     else:
@@ -228,13 +243,11 @@ def _show(imported: Imported, distance: Distance | None, output: Path | None, js
     return 0 if imported.valid else INVALID
 
 
-def _page(imported: Imported, distance: Distance | None, output: Path | None) -> Iterator[str]:
+def _page(imported: ImportedSchedule, distance: Distance | None, output: Path | None) -> Iterator[str]:
+    """Yield the lines that ``zbopt import`` prints."""
     schedule, width = imported.schedule, out.width()
     instance = schedule.instance
-    files = imported.files
-    name = str(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    verdict = "observed" if imported.verdict is None else "valid" if imported.valid else "invalid"
-    yield f"{name}: {verdict}"
+    yield _title(imported)
     if imported.verdict is not None:
         yield from (f"  {violation}" for violation in imported.verdict.violations)
     yield from asked(instance, (), width, "instance")
@@ -249,7 +262,17 @@ def _page(imported: Imported, distance: Distance | None, output: Path | None) ->
         yield from lines_of(distance_page(distance), width)
 
 
-def _record(imported: Imported, distance: Distance | None) -> Record:
+def _title(imported: ImportedSchedule) -> str:
+    """Name the files, and say whether their schedule is valid."""
+    files = imported.files
+    name = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else str(files[0])
+    if imported.verdict is None:
+        return f"{name}: observed"
+    return f"{name}: {'valid' if imported.valid else 'invalid'}"
+
+
+def _record(imported: ImportedSchedule, distance: Distance | None) -> Record:
+    """Return what ``zbopt import --json`` prints."""
     schedule, verdict = imported.schedule, imported.verdict
     known = figures(schedule)
     return {

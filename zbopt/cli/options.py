@@ -1,4 +1,4 @@
-"""How a flag is made, and how its text is read."""
+"""Makers of flags, and readers of their texts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 
 
 def whole(given: str | int) -> int:
-    """A whole number as written; Typer says what is wrong with another."""
-    text = str(given).strip()  # a default comes as the number that it is
+    """Read a whole number; Typer reports the error for any other text."""
+    text = str(given).strip()  # a default is passed as a number, not as text
     if not re.fullmatch(r"[+-]?\d{1,20}", text):
         raise typer.BadParameter(f"{text[:40]!r} is not a whole number; write it as 8")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """A number of seconds as written."""
+    """Read a number of seconds; Typer reports the error for any other text."""
     try:
         return float(text)
     except ValueError:
@@ -26,12 +26,12 @@ def seconds(text: str) -> float:
 
 
 def switch(name: str, help_text: str, panel: str | None = None, **more: Any) -> Any:
-    """A flag that is given or not: without a metavar the help would have it take a <bool>."""
+    """Make a flag that takes no value; without the empty metavar the help would show one."""
     return typer.Option(name, help=help_text, metavar="", rich_help_panel=panel, **more)
 
 
 def flag_maker(panel: str) -> Callable[..., Any]:
-    """A maker of flags that the help shows under ``panel``."""
+    """Return a function that makes flags, which the help shows under the heading ``panel``."""
 
     def flag(
         name: str,

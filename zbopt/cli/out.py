@@ -1,4 +1,4 @@
-"""Where the commands print: results to stdout, all else to stderr, whatever those two are connected to."""
+"""Output of the commands: results to stdout, all else to stderr, whatever those two are connected to."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _PIPE_WIDTH = 80
+"""Columns where stdout is no terminal: the usual width of a log."""
 
 
 def open_missing_streams() -> bool:
-    """Give every closed standard stream a file, so that nothing else gets its number; whether stdout was open."""
+    """Open /dev/null for every closed standard stream, and return whether stdout was open.
+
+    Otherwise the next file that is opened would get the number of the stream, and be printed to.
+    """
     stdout_open = sys.stdout is not None
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -29,18 +33,18 @@ def open_missing_streams() -> bool:
 
 
 def width() -> int:
-    """Columns to print on: the terminal's; ``COLUMNS`` or 80 where stdout is none."""
+    """Return the columns to print on: those of the terminal, else those of ``COLUMNS``, else 80."""
     return _console().width
 
 
 def coloured() -> bool:
-    """Whether stdout shows colours: a terminal, and NO_COLOR is not set."""
+    """Tell whether stdout shows colours: it is a terminal, and NO_COLOR is not set."""
     console = _console()
     return console.is_terminal and not console.no_color and console.color_system is not None
 
 
 def _console() -> Console:
-    from rich.console import Console  # a tenth of a start, and JSON goes without
+    from rich.console import Console  # imported late: it takes a tenth of a start, and --json does not need it
 
     known = os.environ.get("COLUMNS", "")
     piped = int(known) if known.isdecimal() and int(known) > 0 else _PIPE_WIDTH
@@ -49,7 +53,7 @@ def _console() -> Console:
 
 
 def page(lines: Iterable[str | Text]) -> None:
-    """Print lines to stdout. A reader that has gone away wants no more: that is no fault."""
+    """Print lines to stdout. A reader that closes the pipe early is no fault: it needs no more lines."""
     if not coloured():
         _write(str(line) for line in lines)
         return
@@ -78,11 +82,12 @@ def record(fields: Mapping[str, Any]) -> None:
 
 
 def measured(fields: Mapping[str, Any]) -> None:
-    """``record`` of what a run measured; a number that is none, such as a loss that overflowed, is null."""
+    """Print measured figures as one JSON object; infinite and NaN, such as a loss that overflowed, become null."""
     record(_finite(json.loads(json.dumps(fields, default=str))))
 
 
 def _finite(content: Any) -> Any:
+    """Replace infinite numbers and NaN by ``None``: JSON has neither."""
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -91,12 +96,12 @@ def _finite(content: Any) -> Any:
 
 
 def abandon_stdout() -> None:
-    """Let what is still in stdout's buffer go nowhere, so that the interpreter's last flush does not fail."""
+    """Send what is still in stdout's buffer to /dev/null, so that the interpreter's last flush does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def say(text: str) -> None:
-    """One line on stderr; nobody may be reading it."""
+    """Print one line to stderr, whether or not anyone can read it."""
     try:
         sys.stderr.write(_one_line(text) + "\n")
         sys.stderr.flush()
@@ -109,15 +114,16 @@ def _one_line(text: str) -> str:
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""What a terminal would take for a command, as text."""
+"""Control characters, which a terminal would take for commands, as escapes that it prints."""
 
 
 def shown(text: str) -> str:
-    """``text``, which may come from a file, as a terminal can show it: no commands, no halves of characters."""
+    """Make a text that may come from a file safe for a terminal: escape control characters and halves of characters."""
     return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _encodable(text: str, encoding: str | None) -> str:
+    """Escape what the stream's encoding cannot express."""
     encoding = encoding or "ascii"
     if encoding.lower().replace("-", "") != "utf8":
         text = text.replace("·", ".").encode(encoding, "backslashreplace").decode(encoding)

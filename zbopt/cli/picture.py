@@ -1,4 +1,4 @@
-"""``zbopt plot`` and ``zbopt report``: a schedule as a picture for a paper, schedules as a page for a browser."""
+"""Commands ``zbopt plot``, a picture for a paper, and ``zbopt report``, a page for a browser."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Annotated
 import typer
 
 from zbopt.cli import out
-from zbopt.cli.check import INVALID, Checked, FileArgument, best_known, read_checked
+from zbopt.cli.check import INVALID, CheckedFile, FileArgument, best_known, read_checked
 from zbopt.cli.window import FromFlag, ToFlag, window_of
+from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
 from zbopt.reports.figure import save_figure
 from zbopt.reports.web import PageEntry, web_page
 
-PictureFlag = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write it: .svg, .png or .pdf.")
-]
+PictureFlag = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write: .svg, .png or .pdf.")]
 FilesArgument = Annotated[
     list[Path], typer.Argument(metavar="FILE", help="Schedule files, or plain lists of events (.json).")
 ]
-PageFlag = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write the page (.html).")]
-WidthFlag = Annotated[float, typer.Option("--width", metavar="INCHES", help="Width; the height follows from it.")]
+PageFlag = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write (.html).")]
+WidthFlag = Annotated[
+    float, typer.Option("--width", metavar="INCHES", help="Width of the picture; the height follows from it.")
+]
 
 
 def plot_command(
@@ -31,7 +32,7 @@ def plot_command(
 
     Example: zbopt plot schedule.json -o gantt.svg
 
-    One column of a paper, a part: zbopt plot schedule.json -o gantt.pdf --width 3.5 --to 20
+    A part of it, one column wide: zbopt plot schedule.json -o gantt.pdf --width 3.5 --to 20
     """
     checked = read_checked(file)
     require_writable(output, file)
@@ -43,25 +44,26 @@ def plot_command(
 
 
 def report_command(files: FilesArgument, output: PageFlag) -> int:
-    """Write a page for a browser: charts, memory, causes of idle time, several schedules on one axis.
+    """Write a page for a browser: charts, memory, causes of idle time, several schedules on one time axis.
 
     The page is one file and loads nothing from anywhere.
 
     Example: zbopt report schedule.json -o report.html
 
-    Side by side: zbopt report before.json after.json -o report.html
+    Two schedules: zbopt report before.json after.json -o report.html
     """
-    checked = [read_checked(file) for file in files]
+    schedules = [read_checked(file) for file in files]
     require_writable(output, *files)
-    output.write_text(web_page([_entry(one) for one in checked]), encoding="utf-8")
+    write_text(output, web_page([_entry(checked) for checked in schedules]))
     out.page([f"written to {output}"])
-    broken = [str(one.file) for one in checked if not one.valid]
-    if broken:
-        out.say(f"zbopt: not valid: {', '.join(broken)}; the page says why")
-    return INVALID if broken else 0
+    invalid = [str(checked.file) for checked in schedules if not checked.valid]
+    if invalid:
+        out.say(f"zbopt: not valid: {', '.join(invalid)}; the page says why")
+    return INVALID if invalid else 0
 
 
-def _entry(checked: Checked) -> PageEntry:
+def _entry(checked: CheckedFile) -> PageEntry:
+    """Return what the page shows of one schedule; an invalid one has no bound."""
     bound = best_known(checked.schedule) if checked.valid else None
     return PageEntry(
         name=out.shown(str(checked.file)), schedule=checked.schedule, violations=checked.violations, bound=bound

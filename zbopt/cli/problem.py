@@ -1,4 +1,4 @@
-"""From the flags of a call to the instance it asks about, with a note on whatever was not taken as written."""
+"""The instance that the flags of a call ask about, with a note on whatever was not taken as written."""
 
 from __future__ import annotations
 

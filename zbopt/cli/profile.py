@@ -1,4 +1,4 @@
-"""``zbopt profile``: what the parts of a small network take on this device, as an instance."""
+"""Command ``zbopt profile``: measure a small network on this device, and write the costs as an instance."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ def profile_command(
     run: RunFlags,
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Instance file to write.")],
-    stages: Annotated[int, typer.Option("--stages", min=1, help="Devices of the pipeline.")],
-    micro: Annotated[int, typer.Option("--micro", min=1, help="Microbatches of the step.")] = 8,
+    stages: Annotated[int, typer.Option("--stages", min=1, help="Number of stages (devices) of the pipeline.")],
+    micro: Annotated[int, typer.Option("--micro", min=1, help="Microbatches of a step.")] = 8,
     placement: Annotated[str, typer.Option("--placement", help="linear, interleaved or v.")] = "linear",
     virtual: Annotated[
         int | None,
-        typer.Option("--virtual", min=1, help="Virtual stages a stage.", show_default="1 where linear, else 2"),
+        typer.Option("--virtual", min=1, help="Virtual stages of each stage.", show_default="1 where linear, else 2"),
     ] = None,
-    mem_limit: Annotated[int | None, typer.Option("--mem-limit", help="Bytes of activations a stage.")] = None,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measurements of each op.")] = 9,
-    split: Annotated[SplitFlag, typer.Option("--split", help="W as deferred products, or the engine's own.")] = (
-        SplitFlag.DEFERRED
-    ),
+    mem_limit: Annotated[
+        int | None, typer.Option("--mem-limit", help="Largest memory of activations on a stage, in bytes.")
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="How often each op is measured.")] = 9,
+    split: Annotated[
+        SplitFlag, typer.Option("--split", help="How W is split off: deferred products, or PyTorch's runtime (engine).")
+    ] = (SplitFlag.DEFERRED),
     as_json: JsonFlag = False,
 ) -> int:
     """Measure F, B, W, BW and memory of each virtual stage on this device, and write an instance.
@@ -47,10 +49,10 @@ def profile_command(
     if placement not in ("linear", "interleaved", "v"):
         raise ValueError(f"--placement {placement}: choose linear, interleaved or v")
     stage_of = placement_of(placement, stages, virtual or (1 if placement == "linear" else 2))
-    _size(stages, stage_of, micro, mem_limit)
+    _require_size(stages, stage_of, micro, mem_limit)
     job = run.job("profile", None, network.build(), TrainingFlags(split=split).build(1), repeats=repeats)
     if job.network.kind == "wait":
-        raise ValueError("network wait costs nothing to measure; choose mlp or gpt")
+        raise ValueError("--network wait computes nothing that could be measured; choose mlp or gpt")
     costs = costs_of(job, len(stage_of), run.timeout)
     name = f"profile of {job.network.kind} on {job.device}"
     instance = _instance(costs, stage_of, micro, mem_limit, name, no_first_b=split is SplitFlag.ENGINE)
@@ -63,17 +65,18 @@ def profile_command(
 
 
 def _page(costs: dict[str, Any], output: Path, stage_of: tuple[int, ...]) -> Iterator[str]:
+    """Yield the lines that ``zbopt profile`` prints."""
     yield f"{output}: times in us, memory of a microbatch in bytes"
     rows: list[tuple[str, ...]] = [("virtual stage", "stage", "F", "B", "W", "BW", "activation", "kept until W")]
     for v, stage in enumerate(stage_of):
         times = (f"{costs[f'{op}_ns'][v] / 1000:.0f}" for op in ("forward", "backward", "weight", "fused_backward"))
-        memory = (str(costs[f"{what}_bytes"][v]) for what in ("activation", "held"))
+        memory = (str(costs[f"{name}_bytes"][v]) for name in ("activation", "held"))
         rows.append((str(v), str(stage), *times, *memory))
     yield from table(rows)
 
 
-def _size(stages: int, stage_of: tuple[int, ...], micro: int, mem_limit: int | None) -> None:
-    """Refuse a size that no instance has, before it is measured."""
+def _require_size(stages: int, stage_of: tuple[int, ...], micro: int, mem_limit: int | None) -> None:
+    """Refuse a size that no instance can have, before anything is measured."""
     fields = {"stages": stages, "stage_of": stage_of, "microbatches": micro, "memory_cap": mem_limit}
     Instance.model_validate(fields | {"forward_ticks": 1, "fused_backward_ticks": 1})
 
@@ -81,15 +84,15 @@ def _size(stages: int, stage_of: tuple[int, ...], micro: int, mem_limit: int | N
 def _instance(
     costs: dict[str, Any], stage_of: tuple[int, ...], micro: int, mem_limit: int | None, name: str, *, no_first_b: bool
 ) -> Instance:
-    """The measured costs as an instance in microseconds and bytes, times rounded up.
+    """Build an instance from the measured costs, in microseconds and bytes, with times rounded up.
 
-    With the engine's own split the first virtual stage has no B: its W is the whole backward.
+    With the split of PyTorch's runtime the first virtual stage has no B (``no_first_b``): its W is the whole backward.
     """
 
     def ticks(key: str) -> list[int]:
         return [-(-value // 1000) for value in costs[key]]
 
-    def beside_first(key: str) -> list[int | None]:
+    def without_first_b(key: str) -> list[int | None]:
         return [None if no_first_b and v == 0 else value for v, value in enumerate(ticks(key))]
 
     fields: dict[str, Any] = {
@@ -99,13 +102,14 @@ def _instance(
         "stage_of": stage_of,
         "tick": "1us",
         "forward_ticks": ticks("forward_ns"),
-        "backward_ticks": beside_first("backward_ns"),
+        "backward_ticks": without_first_b("backward_ns"),
         "weight_ticks": ticks("weight_ns"),
-        "fused_backward_ticks": beside_first("fused_backward_ns"),
+        "fused_backward_ticks": without_first_b("fused_backward_ns"),
         "memory_unit": "B",
         "activation": costs["activation_bytes"],
         "weight_share": [
-            str(Fraction(h, k)) if k else 0 for k, h in zip(costs["activation_bytes"], costs["held_bytes"], strict=True)
+            str(Fraction(held, activation)) if activation else 0
+            for activation, held in zip(costs["activation_bytes"], costs["held_bytes"], strict=True)
         ],
     }
     return Instance.model_validate(fields | {"memory_cap": mem_limit})

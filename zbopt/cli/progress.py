@@ -1,4 +1,4 @@
-"""What the search has so far, on stderr: one line that lives on a terminal, few lines in a log."""
+"""Progress of a search on stderr: one line that changes on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _QUIET_S = 2.0
+"""Time before the first line of a log, so that short searches print none. Not measured."""
 _EVERY_S = 5.0
+"""Time between two lines of a log, so that a search of a minute prints about ten. Not measured."""
 
 
 class ProgressLine:
-    """A context that takes ``Progress`` from the search. On a terminal the line goes away at the end."""
+    """Show the ``Progress`` that a search reports, inside a context. On a terminal the line is erased at the end."""
 
     def __init__(self) -> None:
         self.started = time.monotonic()
@@ -39,7 +41,7 @@ class ProgressLine:
             self.live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Take the newest state."""
+        """Show the newest state of the search."""
         self.last = progress
         if self.live is not None or sys.stderr is None:
             return
@@ -63,8 +65,8 @@ class ProgressLine:
 
 
 def _live(shown: Callable[[], Text]) -> Live | None:
-    """A line that lives on the terminal; ``None`` where the terminal cannot."""
-    from rich.console import Console  # only where there is a terminal: a tenth of a start
+    """Return a line that changes in place; ``None`` where stderr is no terminal that can do so."""
+    from rich.console import Console  # imported only for a terminal: it takes a tenth of a start
     from rich.live import Live
 
     console = Console(stderr=True, highlight=False)

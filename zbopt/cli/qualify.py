@@ -1,4 +1,4 @@
-"""``zbopt qualify``: four proofs of a schedule in one report."""
+"""Command ``zbopt qualify``: four proofs of a schedule in one report."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def qualify_command(
     *,
     schedule: ScheduleArgument,
     baseline: Annotated[
-        Path | None, typer.Option("--baseline", help="Schedule to beat; default 1F1B, written beside SCHEDULE.")
+        Path | None, typer.Option("--baseline", help="Schedule to beat; default: 1F1B, written beside SCHEDULE.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Four proofs in one report: dependencies, numbers, memory, performance. What could not run never passes.
+    """Prove dependencies, numbers, memory and performance of a schedule; a proof that cannot run never passes.
 
     Example: zbopt qualify schedule.json --network gpt
     """
     if under_torchrun():
-        raise ValueError("qualify starts its own processes; call it without torchrun")
+        raise ValueError("zbopt qualify starts its own processes; call it without torchrun")
     plan = read_schedule(schedule)
-    report = _qualify(plan, schedule, baseline, network, training, run)
+    report = _report(plan, schedule, baseline, network, training, run)
     if as_json:
         out.measured(report.document())
     else:
@@ -59,13 +59,13 @@ def qualify_command(
 
 def _page(report: Report) -> Iterator[str]:
     yield f"{report.schedule}: {report.verdict}"
-    for part in report.parts:
-        yield f"  {part.name:<13}{part.outcome:<8} {part.sentence}"
+    for proof in report.proofs:
+        yield f"  {proof.name:<13}{proof.outcome:<8} {proof.sentence}"
     if report.baseline:
-        yield f"  to go back, run {report.baseline} instead: same network, batch and accumulation"
+        yield f"  the baseline to fall back on is {report.baseline}: same network, batch and accumulation"
 
 
-def _qualify(
+def _report(
     plan: Schedule,
     schedule: Path,
     baseline: Path | None,
@@ -73,29 +73,31 @@ def _qualify(
     training: TrainingFlags,
     run: RunFlags,
 ) -> Report:
-    invalid = dependencies(plan, None)
-    if invalid.outcome == "failed":
-        return Report(str(schedule), None, (invalid, *(not_run(name, "the plan is invalid") for name in AFTER)))
+    """Run the plan and its baseline, and return the report of all four proofs."""
+    dependencies_of_plan = dependencies(plan, None)
+    if dependencies_of_plan.outcome == "failed":
+        others = (not_run(name, "the plan is invalid") for name in AFTER)
+        return Report(str(schedule), None, (dependencies_of_plan, *others))
     rival = read_schedule(baseline) if baseline else baseline_of(plan.instance)
-    beside = baseline or schedule.with_suffix(".baseline.json")
+    rival_file = baseline or schedule.with_suffix(".baseline.json")
     if rival is not None and baseline is None:
-        write_schedule(rival, beside)
+        write_schedule(rival, rival_file)
     with tempfile.TemporaryDirectory(prefix="zbopt-qualify-") as folder:
         replayed, proved = jobs_of(schedule, network.build(), training.build(4), plan, run.device.value, folder)
         replayed, proved = (job.model_copy(update={"single_process": run.single_process}) for job in (replayed, proved))
         simulated = replayed.network.kind == "wait"
         results = _run([replayed] if simulated else [replayed, proved], plan, run)
-        again = replayed.model_copy(update={"schedule": str(beside)})
-        other = trace_of(again, rival, _run([again], rival, run)[0]) if rival is not None else None
-    ran = trace_of(replayed, plan, results[0])
+        rival_job = replayed.model_copy(update={"schedule": str(rival_file)})
+        rival_trace = trace_of(rival_job, rival, _run([rival_job], rival, run)[0]) if rival is not None else None
+    trace = trace_of(replayed, plan, results[0])
     costs = None if simulated else costs_of(replayed, plan.instance.virtual_stages, run.timeout)
-    parts = (
-        dependencies(plan, ran),
+    proofs = (
+        dependencies(plan, trace),
         numbers(None if simulated else results[1]),
-        memory(plan, ran, costs),
-        performance(ran, other),
+        memory(plan, trace, costs),
+        performance(trace, rival_trace),
     )
-    return Report(str(schedule), str(beside) if rival is not None else None, parts)
+    return Report(str(schedule), str(rival_file) if rival is not None else None, proofs)
 
 
 def _run(jobs: list[Job], plan: Schedule, run: RunFlags) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The flags of the commands, which each set a field of a record; torch is not needed to read them."""
+"""Flags of replay, prove, qualify and profile; each sets a field of a record. Reading them needs no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Model = TypeVar("_Model", Network, Training, Job)
 
 
 class NetworkFlag(StrEnum):
-    """Values of ``--network``."""
+    """List the values of ``--network``."""
 
     MLP = "mlp"
     GPT = "gpt"
@@ -27,7 +27,7 @@ class NetworkFlag(StrEnum):
 
 
 class DtypeFlag(StrEnum):
-    """Values of ``--dtype``."""
+    """List the values of ``--dtype``."""
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
@@ -35,38 +35,39 @@ class DtypeFlag(StrEnum):
 
 
 class DeviceFlag(StrEnum):
-    """Values of ``--device``."""
+    """List the values of ``--device``."""
 
     CPU = "cpu"
     CUDA = "cuda"
 
 
-class WhoFlag(StrEnum):
-    """Values of ``--lowering``."""
+class LoweringFlag(StrEnum):
+    """List the values of ``--lowering``."""
 
     ZBOPT = "zbopt"
     ENGINE = "engine"
 
 
 class SplitFlag(StrEnum):
-    """Values of ``--split``."""
+    """List the values of ``--split``."""
 
     DEFERRED = "deferred"
     ENGINE = "engine"
 
 
 class LinkFlag(StrEnum):
-    """Values of ``--link``."""
+    """List the values of ``--link``."""
 
     FREE = "free"
     FIFO = "fifo"
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _step_numbers(text: str) -> tuple[int, ...]:
+    """Read a list of step numbers; Typer reports the error for any other text."""
     try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
+        return tuple(int(number) for number in text.split(",") if number.strip())
     except ValueError:
-        raise typer.BadParameter(f"{text[:40]!r} is no list of steps; write it as 1,3") from None
+        raise typer.BadParameter(f"{text[:40]!r} is not a list of steps; write it as 1,3") from None
 
 
 def _option(name: str, text: str, panel: str, **more: Any) -> Any:
@@ -79,28 +80,33 @@ ScheduleArgument = Annotated[Path, typer.Argument(metavar="SCHEDULE", help="Sche
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkFlags:
-    """The network, by its fields."""
+    """Hold the flags of the network."""
 
-    network: Annotated[NetworkFlag, _option("--network", "mlp, gpt, or wait: ops that only wait.", _NET)] = (
-        NetworkFlag.MLP
-    )
-    dtype: Annotated[DtypeFlag, _option("--dtype", "Of weights and activations.", _NET)] = DtypeFlag.FLOAT64
-    layers: Annotated[int | None, _option("--layers", "Blocks in all; default one a virtual stage.", _NET)] = None
+    network: Annotated[
+        NetworkFlag,
+        _option("--network", "mlp, gpt, or wait: ops that compute nothing and last their planned time.", _NET),
+    ] = NetworkFlag.MLP
+    dtype: Annotated[DtypeFlag, _option("--dtype", "Number type of weights and activations.", _NET)] = DtypeFlag.FLOAT64
+    layers: Annotated[
+        int | None, _option("--layers", "Number of blocks; default: one for each virtual stage.", _NET)
+    ] = None
     width: Annotated[int, _option("--width", "Hidden width.", _NET)] = 16
     heads: Annotated[int, _option("--heads", "Attention heads (gpt).", _NET)] = 2
-    vocabulary: Annotated[int, _option("--vocabulary", "Tokens (gpt).", _NET)] = 32
-    sequence: Annotated[int, _option("--sequence", "Tokens a sample (gpt).", _NET)] = 8
-    untied: Annotated[bool, switch("--untied", "The head has a weight of its own (gpt).", _NET)] = False
-    microbatch_size: Annotated[int, _option("--microbatch-size", "Samples a microbatch.", _NET)] = 2
-    init_seed: Annotated[int, _option("--init-seed", "Of weights and data.", _NET)] = 0
+    vocabulary: Annotated[int, _option("--vocabulary", "Size of the vocabulary (gpt).", _NET)] = 32
+    sequence: Annotated[int, _option("--sequence", "Tokens in a sample (gpt).", _NET)] = 8
+    untied: Annotated[
+        bool, switch("--untied", "Give the head a weight of its own, not the embedding's (gpt).", _NET)
+    ] = False
+    microbatch_size: Annotated[int, _option("--microbatch-size", "Samples in a microbatch.", _NET)] = 2
+    init_seed: Annotated[int, _option("--init-seed", "Seed of weights and data.", _NET)] = 0
     tick_s: Annotated[float, _option("--tick-s", "Seconds that a planned tick lasts (wait).", _NET)] = 0.1
     link: Annotated[
-        LinkFlag, _option("--link", "Transfers each on their own, or through one queue a rank (wait).", _NET)
+        LinkFlag, _option("--link", "Transfers run freely, or through one queue for each rank (wait).", _NET)
     ] = LinkFlag.FREE
 
     def build(self) -> Network:
-        """The network. Raises ``ValueError`` where a field is out of range."""
-        return _checked(
+        """Build the network. Raises ``ValueError`` where a field is out of range."""
+        return _validated(
             Network,
             kind=self.network.value,
             dtype=self.dtype.value,
@@ -119,33 +125,48 @@ class NetworkFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFlags:
-    """What happens around the step, by its fields."""
+    """Hold the flags of what happens around the step."""
 
     steps: Annotated[
         int | None,
-        _option("--steps", "Optimizer steps; default 3, of prove 5, of qualify 4.", _TRAIN, show_default=False),
+        _option(
+            "--steps", "Optimizer steps; default: 3 in replay, 5 in prove, 4 in qualify.", _TRAIN, show_default=False
+        ),
     ] = None
-    accumulation: Annotated[int, _option("--accumulation", "Runs of the schedule for one step.", _TRAIN)] = 1
+    accumulation: Annotated[int, _option("--accumulation", "Runs of the schedule for one optimizer step.", _TRAIN)] = 1
     data_parallel: Annotated[int, _option("--data-parallel", "Replicas of the pipeline.", _TRAIN)] = 1
     split: Annotated[
-        SplitFlag, _option("--split", "W as deferred products, or the engine's own graph walk.", _TRAIN)
+        SplitFlag, _option("--split", "How W is split off: deferred products, or PyTorch's runtime (engine).", _TRAIN)
     ] = SplitFlag.DEFERRED
-    lowering: Annotated[WhoFlag, _option("--lowering", "Who places sends and receives.", _TRAIN)] = WhoFlag.ZBOPT
-    learning_rate: Annotated[float, _option("--learning-rate", "Of AdamW.", _TRAIN)] = 1e-2
+    lowering: Annotated[
+        LoweringFlag,
+        _option("--lowering", "Who places sends and receives: zbopt, or PyTorch's runtime (engine).", _TRAIN),
+    ] = LoweringFlag.ZBOPT
+    learning_rate: Annotated[float, _option("--learning-rate", "Learning rate of AdamW.", _TRAIN)] = 1e-2
     clip_norm: Annotated[
-        float | None, _option("--clip-norm", "Largest global gradient norm; default no clipping.", _TRAIN)
+        float | None, _option("--clip-norm", "Largest global gradient norm; default: no clipping.", _TRAIN)
     ] = None
     clip_at: Annotated[
-        Any, _option("--clip-at", "Steps that clip; default all.", _TRAIN, parser=_numbers, metavar="N,...")
+        Any,
+        _option(
+            "--clip-at",
+            "Steps in which gradients are clipped; default: all.",
+            _TRAIN,
+            parser=_step_numbers,
+            metavar="N,...",
+        ),
     ] = ""
-    loss_scale: Annotated[float, _option("--loss-scale", "Start of the loss scale.", _TRAIN)] = 1.0
+    loss_scale: Annotated[float, _option("--loss-scale", "Initial loss scale.", _TRAIN)] = 1.0
     overflow_at: Annotated[
-        Any, _option("--overflow-at", "Steps made to overflow; default none.", _TRAIN, parser=_numbers, metavar="N,...")
+        Any,
+        _option(
+            "--overflow-at", "Steps made to overflow; default: none.", _TRAIN, parser=_step_numbers, metavar="N,..."
+        ),
     ] = ""
 
     def build(self, steps: int) -> Training:
-        """The training, ``steps`` long unless the flag says otherwise."""
-        built = _checked(
+        """Build the training, ``steps`` long if no flag says otherwise. Raises ``ValueError`` for a wrong field."""
+        built = _validated(
             Training,
             steps=steps if self.steps is None else self.steps,
             accumulation=self.accumulation,
@@ -167,29 +188,31 @@ class TrainingFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags:
-    """Where and how it runs."""
+    """Hold the flags of where and how a job runs."""
 
-    device: Annotated[DeviceFlag, _option("--device", "Where it runs.", _RUN)] = DeviceFlag.CPU
-    single_process: Annotated[bool, switch("--single-process", "All stages in one process.", _RUN)] = False
+    device: Annotated[DeviceFlag, _option("--device", "Device that computes.", _RUN)] = DeviceFlag.CPU
+    single_process: Annotated[bool, switch("--single-process", "Run all stages in one process.", _RUN)] = False
     timeout: Annotated[float, _option("--timeout", "Longest wait for another process, in seconds.", _RUN)] = 60.0
     checkpoint_dir: Annotated[
-        Path | None, _option("--checkpoint-dir", "Folder of checkpoints; default none, of prove a temporary one.", _RUN)
+        Path | None,
+        _option("--checkpoint-dir", "Folder of checkpoints; default: none, in prove a temporary one.", _RUN),
     ] = None
     damage: Annotated[
         str | None,
         _option(
             "--damage",
-            f"Damage done on purpose, to be found: {', '.join(QUIET_DAMAGE)}, killed:STAGE:STEP or stopped:STAGE:STEP.",
+            f"Damage done on purpose, for the proof to find: {', '.join(QUIET_DAMAGE)}, killed:STAGE:STEP or "
+            "stopped:STAGE:STEP.",
             _RUN,
             metavar="NAME",
         ),
     ] = None
 
     def job(self, task: str, schedule: Path | None, network: Network, training: Training, **more: Any) -> Job:
-        """The job of ``task``. Raises ``ValueError`` where a field is out of range."""
-        if not 1 <= self.timeout < inf:  # with some milliseconds gloo crashes as it sets up
+        """Build the job of ``task``. Raises ``ValueError`` where a field is out of range."""
+        if not 1 <= self.timeout < inf:  # with a timeout of some milliseconds gloo crashes as it sets up
             raise ValueError(f"timeout = {self.timeout:g}: give at least 1 second")
-        return _checked(
+        return _validated(
             Job,
             task=task,
             schedule=str(schedule) if schedule else None,
@@ -203,7 +226,8 @@ class RunFlags:
         )
 
 
-def _checked(model: type[_Model], **given: Any) -> _Model:
+def _validated(model: type[_Model], **given: Any) -> _Model:
+    """Build a model, and turn its first fault into a sentence of one line."""
     try:
         return model.model_validate(given)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""``zbopt solve``."""
+"""Command ``zbopt solve``: find the best schedule of an instance."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 INFEASIBLE = 1
+"""Exit code where no schedule exists."""
 NOT_WRITTEN = 2
+"""Exit code where there is no schedule to write, or it could not be written."""
 
 
 @takes(ProblemFlags, SearchFlags)
@@ -45,12 +47,12 @@ def solve_command(
 
     Ctrl-C ends the search and shows the best schedule so far.
     """
-    asked_for = {"": problem_of(problem)} if problem.placement != AUTO else placed_problems(problem)
+    problems = {"": problem_of(problem)} if problem.placement != AUTO else placed_problems(problem)
     if output is not None:
         require_writable(output, problem.instance)
-    results = search_each(asked_for, search, engine)
+    results = search_each(problems, search, engine)
     best = best_of(results)
-    result, problem_of_it = results[best], asked_for[best]
+    result = results[best]
     if result.interrupted:
         out.say(f"zbopt: interrupted: {'no schedule yet' if result.schedule is None else 'best schedule so far'}")
     with ignored():
@@ -58,8 +60,8 @@ def solve_command(
         if json:
             out.record(solve_record(result) if len(results) == 1 else placements_record(results))
         else:
-            shown = solve_page(problem_of_it, result, output if written else None)
-            out.page(shown if len(results) == 1 else [*shown, "", *placements_page(results, out.width())])
+            lines = solve_page(problems[best], result, output if written else None)
+            out.page(lines if len(results) == 1 else [*lines, "", *placements_page(results, out.width())])
     if result.infeasible is not None:
         out.say(f"zbopt: infeasible: {result.infeasible}" + (f"; {output} was not written" if output else ""))
         return INFEASIBLE
@@ -67,10 +69,13 @@ def solve_command(
 
 
 def _write(result: Result, output: Path) -> bool:
-    """Write the schedule, if there is one; whether it is there. A fault must not lose the page, so it is only said."""
+    """Write the schedule, if there is one, and return whether it was written.
+
+    An error is only reported: the page with the schedule is still to be printed.
+    """
     if result.schedule is None:
         if result.infeasible is None:
-            out.say(f"zbopt: no schedule was found, so {output} was not written")
+            out.say(f"zbopt: no schedule was found, so {output} was not written; raise --time-limit")
         return False
     try:
         write_schedule(result.schedule, output)
@@ -83,7 +88,7 @@ def _write(result: Result, output: Path) -> bool:
 def search_each(
     problems: Mapping[str, Problem], search: SearchFlags, engine: Engine = Engine.CP_SAT
 ) -> dict[str, Result]:
-    """Solve each, with an equal share of the time limit; after Ctrl-C no further one."""
+    """Solve each problem with an equal share of the time limit; after Ctrl-C no further one is begun."""
     share = replace(search, time_limit=search.time_limit / len(problems))
     results: dict[str, Result] = {}
     for name, problem in problems.items():
@@ -94,7 +99,7 @@ def search_each(
 
 
 def search_for(instance: Instance, search: SearchFlags, engine: Engine = Engine.CP_SAT) -> Result:
-    """Solve with live progress on stderr."""
+    """Solve an instance, and show progress on stderr."""
     with ProgressLine() as progress:
         return solve(
             instance,
@@ -108,8 +113,8 @@ def search_for(instance: Instance, search: SearchFlags, engine: Engine = Engine.
 
 
 def solve_page(problem: Problem, result: Result, output: Path | None) -> Sequence[str | Text]:
-    """All that ``solve`` prints."""
-    from zbopt.reports.gantt import gantt  # a tenth of a start, and JSON goes without
+    """Return the lines that ``zbopt solve`` prints."""
+    from zbopt.reports.gantt import gantt  # imported late: it takes a tenth of a start, and --json does not need it
     from zbopt.reports.page import answer, asked
 
     width = out.width()

@@ -1,4 +1,4 @@
-"""``--from`` and ``--to``: a window of a schedule, in ticks or in time."""
+"""Flags ``--from`` and ``--to``: a window of a schedule, in ticks or in time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ToFlag = Annotated[str | None, typer.Option("--to", metavar="TIME", help="Draw u
 
 
 def window_of(schedule: Schedule, begin: str | None, end: str | None) -> tuple[int, int] | None:
-    """First and last tick of the window; ``None`` where neither flag is given: all of the schedule.
+    """Return the first and last tick of the window; ``None`` where neither flag is given, for the whole schedule.
 
     Raises:
-        ValueError: A text is no time, or the window holds nothing of the schedule.
+        ValueError: A flag is not a time, or the window has nothing of the schedule.
     """
     if begin is None and end is None:
         return None
@@ -39,11 +39,13 @@ def window_of(schedule: Schedule, begin: str | None, end: str | None) -> tuple[i
 
 
 def _ticks(flag: str, text: str, tick: str) -> float:
-    """A time in ticks; a bare number counts ticks."""
+    """Read a time in ticks; a bare number is one in ticks."""
     if text.isdecimal():
         return int(text)
     if tick == "unit":
-        raise ValueError(f"{flag} {text!r} is no whole number of ticks, and a tick here has no length; write it as 100")
+        raise ValueError(
+            f"{flag} {text!r} is not a whole number, and a tick here has no length; give ticks, such as 100"
+        )
     times = parse_times({flag: text}, "1ns").ticks[flag]
     if len(times) != 1 or times[0] is None:
         raise ValueError(f"{flag} {text!r} is not one time; write it as 100 (ticks) or 20ms")

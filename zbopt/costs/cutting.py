@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any
 
 from zbopt.costs.times import tick_name, tick_ns
-from zbopt.problem.facts import Axis, Cut, Facts, Unit, facts_by_field, fields_in_use
+from zbopt.problem.facts import Axis, CutRule, Facts, Unit, facts_by_field, fields_in_use
 from zbopt.problem.instance import Instance
 from zbopt.problem.routes import TIMES, MicrobatchTimes
 
@@ -71,14 +71,14 @@ class _Slicing:
 
     def value(self, facts: Facts, given: Any) -> Any:
         """Return the value of a field after the cut, as its facts have it."""
-        if facts.cut is Cut.GATHERED:
+        if facts.cut is CutRule.GATHERED:
             return self.gathered(given)
-        slices = self.candidate.slices if facts.cut is Cut.DIVIDED else 1
+        slices = self.candidate.slices if facts.cut is CutRule.DIVIDED else 1
         if facts.unit is Unit.TICKS:
             given = self.ticks(given, slices)
         elif facts.unit is Unit.MEMORY_PER_TICK:
             given = self.rate(given)
-        elif facts.cut is Cut.DIVIDED:
+        elif facts.cut is CutRule.DIVIDED:
             given = [amount / slices for amount in given]
         return self.spread(given) if facts.axis is Axis.VIRTUAL_STAGE else given
 
@@ -87,7 +87,7 @@ class _Slicing:
         yield "stage_of", self.candidate.stage_of
         for name, facts in facts_by_field(Instance):
             given = getattr(self.instance, name)
-            if facts.cut is not Cut.REFUSED and given is not None:
+            if facts.cut is not CutRule.REFUSED and given is not None:
                 yield name, self.value(facts, given)
 
 
@@ -124,7 +124,7 @@ def require_cuttable(instance: Instance, cutter: str) -> None:
         )
     in_use = fields_in_use(instance)
     for name, facts in facts_by_field(Instance):
-        if name in in_use and facts.cut is Cut.REFUSED:
+        if name in in_use and facts.cut is CutRule.REFUSED:
             what = "the op around them" if name == "collectives" else "it"
             raise ValueError(f"{name}: {cutter} cannot cut {what}; solve a file of each placement")
     for name in ("backward_ticks", "fused_backward_ticks"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zbopt.bounds.relax import Relaxed
-from zbopt.bounds.stage import Slices
+from zbopt.bounds.stage import LeastTimes
 from zbopt.graph import TaskGraph
 from zbopt.problem.instance import Objective
 
@@ -32,7 +32,7 @@ def latest_ends(problem: Relaxed, horizon: int, *, windows_join: bool) -> tuple[
         outside += instance.iterations * one_by_one(problem.graph)
     if not windows_join or not instance.is_linear or not instance.is_simple or instance.objective is Objective.PERIOD:
         return (horizon * instance.stages + outside,) * instance.stages
-    slices = Slices(instance)
+    slices = LeastTimes(instance)
     ends = [horizon + outside]
     for stage in range(1, instance.stages):
         before_last_gradient = slices.passing_work(stage)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from zbopt.bounds import lower_bound
 from zbopt.bounds.relax import whole
-from zbopt.cpsat.cuts import CUTS
+from zbopt.cpsat.cuts import cuts_of
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.graph import Key, TaskGraph, expand
 from zbopt.graph.memory import with_microbatches
@@ -53,7 +53,7 @@ def repeating_shape(instance: Instance, rounds: int = 1) -> Shape | None:
         instance: The long step.
         rounds: How often memory is filled before the run, and after it.
     """
-    if not (instance.is_linear and CUTS["D6"].applies(instance)):
+    if not instance.is_linear or "D6" not in cuts_of(instance):
         return None
     held = in_flight(instance)
     stride = held if held < instance.stages else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.problem.facts import Program, not_stated_by
+from zbopt.problem.facts import ReferenceModel, not_stated_by
 from zbopt.problem.instance import Instance
 
 
@@ -17,6 +17,6 @@ def require_modelled(instance: Instance) -> None:
             f"milp: {instance.virtual_stages} virtual stages on {instance.stages} stages; the published program "
             "needs one virtual stage a stage, take cp-sat"
         )
-    for name in not_stated_by(instance, Program.PUBLISHED):
+    for name in not_stated_by(instance, ReferenceModel.PUBLISHED):
         why = "always splits the backward" if name == "fused_backward_ticks" else "does not model it"
         raise ValueError(f"milp: {name} is given; the published program {why}, leave it out or take cp-sat")

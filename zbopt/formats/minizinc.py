@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from zbopt.problem.facts import Program, not_stated_by
+from zbopt.problem.facts import ReferenceModel, not_stated_by
 from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.problem.schedule import Event, Provenance, Schedule
 
@@ -55,7 +55,7 @@ def _require_stated(instance: Instance) -> None:
     Raises:
         ValueError: The instance has it.
     """
-    beyond = not_stated_by(instance, Program.MINIZINC)
+    beyond = not_stated_by(instance, ReferenceModel.MINIZINC)
     if beyond:
         raise ValueError(f"{beyond[0]}: pipeline.mzn does not state it; leave it out, or take zbopt solve")
 
@@ -67,7 +67,7 @@ def _text(value: object) -> str:
 
 
 def _memory_units(instance: Instance) -> tuple[list[int], list[int], list[int]]:
-    """Return (units that B releases, that W releases, by virtual stage; caps by stage), in the coarsest units [D4]."""
+    """Return the memory that B frees, that W frees (by virtual stage), and the caps, in the coarsest units [D4]."""
     pairs = list(zip(instance.activation, instance.weight_share, strict=True))
     if instance.has_lone_w(0):
         pairs[0] = (pairs[0][0], Fraction(1))
@@ -85,7 +85,7 @@ def _memory_units(instance: Instance) -> tuple[list[int], list[int], list[int]]:
 
 
 def _horizon(instance: Instance) -> int:
-    """Return the time of one microbatch after another, which fits every cap that any schedule fits [D2]."""
+    """Return what one microbatch after another takes: that fits every cap under which a schedule exists [D2]."""
     split = [(b or 0) + w for b, w in zip(instance.backward_ticks or (), instance.weight_ticks or (), strict=True)]
     fused = [g or 0 for g in instance.fused_backward_ticks or ()]
     backward = [max(ticks) for ticks in zip(split or fused, fused or split, strict=True)]
@@ -96,7 +96,7 @@ def _horizon(instance: Instance) -> int:
 
 
 def from_minizinc(instance: Instance, answer: str) -> Schedule:
-    """Return the schedule that the model found.
+    """Build the schedule that the model found.
 
     Args:
         instance: The problem whose data the solver was given.

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from zbopt.formats.order import Cell, Order, order_of
+from zbopt.problem.atomic import write_text
 from zbopt.problem.instance import Instance, Kind
 
 
@@ -97,7 +98,7 @@ def compute_only(rows: Rows) -> Rows:
 
 def write_rows(rows: Sequence[Sequence[Action]], path: Path | str) -> None:
     """Write a ``compute_comms`` table, which PyTorch's loader and ``read_rows`` take."""
-    Path(path).write_text(rows_text(rows), encoding="utf-8")
+    write_text(path, rows_text(rows))
 
 
 def read_rows(path: Path | str) -> Rows:

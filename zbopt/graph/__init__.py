@@ -1,7 +1,7 @@
-"""An instance as one task graph: tasks, exclusive resources, precedences, barriers and memory residences.
+"""An instance as one task graph: tasks, exclusive resources, precedences, joins and memory residences.
 
-Timing, bounds and CP-SAT read this and nothing of the instance's meaning; whatever a new field of an instance means is
-a new expansion here. The validator does not read it: it derives every rule again. Tags refer to models/formulation.md.
+Timing, bounds and CP-SAT read the graph, so that a new field of an instance needs a new expansion here and nothing
+else. The validator does not read it: it derives every rule again. Tags refer to models/formulation.md.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""From an instance to its task graph, one method a family of rules."""
+"""The way from an instance to its task graph, one method a family of rules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
 
-from zbopt.graph.memory import WAY_OF, ActivationPolicy, memory_scale, pieces, policies, static_memory
+from zbopt.graph.memory import POLICY_OF, ActivationPolicy, allocated_units, memory_scale, policies, static_memory
 from zbopt.graph.model import FUSED, SPLIT, Channel, Join, Key, Link, Precedence, Residence, Task, TaskGraph
 from zbopt.graph.transfers import Transfers
 from zbopt.problem.instance import COMPUTE, Barrier, Instance, Kind
 
 
 def expand(instance: Instance) -> TaskGraph:
-    """The task graph of ``instance``."""
+    """Build the task graph of ``instance``."""
     return _Expansion(instance).graph()
 
 
 class _Expansion:
-    """Builds the graph; ``iteration`` is the one being built."""
+    """Build one graph; ``iteration`` is the one being built."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
@@ -31,7 +31,7 @@ class _Expansion:
         self.policy_of: dict[tuple[int, int, int], int] = {}
         self.scale = memory_scale(instance)
         self.iteration = 0
-        self.pieces: dict[tuple[int, ActivationPolicy], dict[tuple[Kind, Kind], int]] = {}
+        self.units_of: dict[tuple[int, ActivationPolicy], dict[tuple[Kind, Kind], int]] = {}
 
     def graph(self) -> TaskGraph:
         for iteration in range(self.instance.iterations):
@@ -52,7 +52,7 @@ class _Expansion:
             precedences=tuple(self.precedences),
             joins=tuple(self.joins),
             residences=tuple(self.residences),
-            caps=None if cap is None else tuple(self._left(stage, c) for stage, c in enumerate(cap)),
+            caps=None if cap is None else tuple(self._cap_units(stage, c) for stage, c in enumerate(cap)),
             memory_scale=self.scale,
             choices=tuple(self.choices),
             index=self.index,
@@ -70,7 +70,7 @@ class _Expansion:
         self._next_iteration()
 
     def _occupied(self) -> tuple[tuple[Link, ...], tuple[Channel, ...]]:
-        """What tasks occupy beside, or on top of, their stages' compute."""
+        """Return what tasks occupy beside, or on top of, their stages' compute."""
         transfers = Transfers(self.instance, self.tasks, self.index)
         return tuple(transfers.links()), tuple(transfers.channels())
 
@@ -81,7 +81,7 @@ class _Expansion:
         return len(self.tasks) - 1
 
     def _ops(self, virtual_stage: int, microbatch: int) -> None:
-        """[M1] F always; the backward as B and W, as BW, or as either where the instance leaves it open."""
+        """[M1] Add F always; the backward as B and W, as BW, or as either where the instance leaves it open."""
         ticks = self.instance.ticks_of(virtual_stage, microbatch)
         choice = None
         if ticks.weight is not None and ticks.fused is not None:
@@ -96,7 +96,7 @@ class _Expansion:
         self._drops(virtual_stage, microbatch)
 
     def _drops(self, virtual_stage: int, microbatch: int) -> None:
-        """[M3] The ops that an activation's way asks for: always, or where the schedule chooses it."""
+        """[M3] Add the ops that an activation's policy needs: always, or where the schedule chooses it."""
         instance = self.instance
         allowed = policies(instance, virtual_stage)
         choice = None
@@ -108,8 +108,8 @@ class _Expansion:
             (Kind.IN, None if instance.reload_ticks is None else instance.reload_ticks[virtual_stage]),
         )
         for kind, ticks in times_of:
-            if ticks is not None and WAY_OF[kind] in allowed:
-                option = allowed.index(WAY_OF[kind])
+            if ticks is not None and POLICY_OF[kind] in allowed:
+                option = allowed.index(POLICY_OF[kind])
                 stage = instance.stage_of[virtual_stage]
                 self._add(Task(kind, stage, virtual_stage, microbatch, ticks, choice, option, self.iteration))
 
@@ -117,7 +117,8 @@ class _Expansion:
         self.choices.append(options)
         return len(self.choices) - 1
 
-    def _left(self, stage: int, cap: Fraction) -> int:
+    def _cap_units(self, stage: int, cap: Fraction) -> int:
+        """Return what static memory leaves of a stage's cap, in memory units."""
         return int((cap - static_memory(self.instance, stage)) * self.scale)
 
     def _op(
@@ -134,7 +135,7 @@ class _Expansion:
         self._add(Task(kind, stage, virtual_stage, microbatch, ticks, choice, option, self.iteration, release))
 
     def _ready(self, virtual_stage: int, microbatch: int) -> int:
-        """[T5] When the first virtual stage has the input of a microbatch."""
+        """[T5] Return when the first virtual stage has the input of a microbatch."""
         ready = self.instance.input_ready_ticks
         if ready is None or self.instance.previous_of(virtual_stage) is not None:
             return 0
@@ -143,65 +144,66 @@ class _Expansion:
     def _at(self, virtual_stage: int, microbatch: int, *kinds: Kind) -> list[int]:
         found = []
         for kind in kinds:
-            if kind in self.kinds:  # most instances have three of the ten, and this is asked often
+            if kind in self.kinds:  # most instances have three of all kinds, and this is asked often
                 i = self.index.get(Key(kind, virtual_stage, microbatch, self.iteration))
                 if i is not None:
                     found.append(i)
         return found
 
     def _dataflow(self, virtual_stage: int, microbatch: int) -> None:
-        """[C2] F down the route, gradients back up it, W after its B; [M2] a first W may take the gradient itself."""
+        """[C2] Order F down the route, gradients back up it, W after its B; [M2] a first W may take the gradient."""
         before, after = self.instance.previous_of(virtual_stage), self.instance.next_of(virtual_stage)
         forward = self._at(virtual_stage, microbatch, Kind.F)
         inputs = self._at(virtual_stage, microbatch, Kind.B)
         weight = self._at(virtual_stage, microbatch, Kind.W)
         fused = self._at(virtual_stage, microbatch, Kind.BW)
-        takers = [*(inputs or weight), *fused]
+        gradient_users = [*(inputs or weight), *fused]
         if before is not None:
-            givers = self._at(before, microbatch, Kind.F)
-            self._hand_on(Kind.SEND_F, givers, forward, before, virtual_stage)
+            producers = self._at(before, microbatch, Kind.F)
+            self._transfer(Kind.SEND_F, producers, forward, before, virtual_stage)
         if after is None:
-            self._edges(forward, takers)
+            self._edges(forward, gradient_users)
         else:
-            givers = self._at(after, microbatch, Kind.B, Kind.BW)
-            self._hand_on(Kind.SEND_B, givers, takers, after, virtual_stage)
+            producers = self._at(after, microbatch, Kind.B, Kind.BW)
+            self._transfer(Kind.SEND_B, producers, gradient_users, after, virtual_stage)
         if inputs:
             self._edges(inputs, weight)
-        again = self._at(virtual_stage, microbatch, Kind.R)
-        out, back = (self._at(virtual_stage, microbatch, kind) for kind in (Kind.OUT, Kind.IN))
-        self._edges(forward, [*again, *out])
+        recompute, out, back = (self._at(virtual_stage, microbatch, kind) for kind in (Kind.R, Kind.OUT, Kind.IN))
+        self._edges(forward, [*recompute, *out])
         self._edges(out, back)
-        self._edges([*again, *back], takers)
+        self._edges([*recompute, *back], gradient_users)
 
     def _edges(self, before: Iterable[int], after: Iterable[int], lag: int = 0) -> None:
         self.precedences.extend(Precedence(b, a, lag) for b in before for a in after)
 
-    def _hand_on(self, kind: Kind, givers: list[int], takers: list[int], from_virtual: int, to_virtual: int) -> None:
-        """[C2, T1] Between stages a transfer lies between giver and taker: a lag, or a task of its own."""
+    def _transfer(
+        self, kind: Kind, producers: list[int], consumers: list[int], from_virtual: int, to_virtual: int
+    ) -> None:
+        """[C2, T1] Put a transfer between producer and consumer of different stages: a lag, or a task of its own."""
         instance = self.instance
         ticks = instance.lag_ticks(from_virtual, to_virtual)
         stage = instance.stage_of[from_virtual]
         if not instance.sends or stage == instance.stage_of[to_virtual]:
-            self._edges(givers, takers, ticks)
+            self._edges(producers, consumers, ticks)
             return
-        microbatch = self.tasks[givers[0]].microbatch
+        microbatch = self.tasks[producers[0]].microbatch
         send = self._add(Task(kind, stage, from_virtual, microbatch, ticks, iteration=self.iteration))
-        self._edges(givers, [send])
-        self._edges([send], takers)
+        self._edges(producers, [send])
+        self._edges([send], consumers)
 
     def _memory(self, virtual_stage: int, microbatch: int) -> None:
-        """[C4] What a microbatch holds: what all ways of its activation have in common, and what each has besides."""
+        """[C4] Add what a microbatch holds: what all policies have in common, and what each holds besides."""
         if self.instance.memory_cap is None:
             return
         allowed = policies(self.instance, virtual_stage)
-        held: dict[tuple[int, int], list[int]] = {}
-        for option, way in enumerate(allowed):
-            for kinds, amount in self._pieces(virtual_stage, way).items():
+        amounts_of: dict[tuple[int, int], list[int]] = {}
+        for option, policy in enumerate(allowed):
+            for kinds, amount in self._units(virtual_stage, policy).items():
                 first, last = (self.index[Key(kind, virtual_stage, microbatch, self.iteration)] for kind in kinds)
-                held.setdefault((first, last), [0] * len(allowed))[option] = amount
+                amounts_of.setdefault((first, last), [0] * len(allowed))[option] = amount
         stage = self.instance.stage_of[virtual_stage]
         choice = self.policy_of.get((virtual_stage, microbatch, self.iteration))
-        for (first, last), amounts in held.items():
+        for (first, last), amounts in amounts_of.items():
             common = min(amounts)
             if common:
                 self.residences.append(Residence(stage, common, first, last))
@@ -209,36 +211,36 @@ class _Expansion:
                 if amount > common and choice is not None:
                     self.residences.append(Residence(stage, amount - common, first, last, (choice, option)))
 
-    def _pieces(self, virtual_stage: int, way: ActivationPolicy) -> dict[tuple[Kind, Kind], int]:
-        """Memory units from the start of one op to the end of another, over all backwards that may run."""
-        key = (virtual_stage, way)
-        if key not in self.pieces:
+    def _units(self, virtual_stage: int, policy: ActivationPolicy) -> dict[tuple[Kind, Kind], int]:
+        """Return memory units from the start of one op to the end of another, over all backwards that may run."""
+        key = (virtual_stage, policy)
+        if key not in self.units_of:
             instance = self.instance
             found: dict[tuple[Kind, Kind], int] = {}
-            for fused, there in ((False, instance.may_split), (True, instance.has_bw(virtual_stage))):
-                if there:
-                    found |= pieces(instance, virtual_stage, way, self.scale, fused=fused)
-            self.pieces[key] = found
-        return self.pieces[key]
+            for fused, may_run in ((False, instance.may_split), (True, instance.has_bw(virtual_stage))):
+                if may_run:
+                    found |= allocated_units(instance, virtual_stage, policy, self.scale, fused=fused)
+            self.units_of[key] = found
+        return self.units_of[key]
 
     def _weights(self, virtual_stage: int) -> list[int]:
-        """W and BW of all microbatches of a virtual stage."""
+        """Return W and BW of all microbatches of a virtual stage."""
         passing = self.instance.microbatches_of(virtual_stage)
         return [i for j in passing for i in self._at(virtual_stage, j, Kind.W, Kind.BW)]
 
     def _reduction(self) -> None:
-        """[T3] G of a virtual stage after its last W."""
+        """[T3] Add G of each virtual stage after its last W."""
         for v, ticks in enumerate(self.instance.reduction_ticks or ()):
             reduction = self._add(Task(Kind.G, self.instance.stage_of[v], v, None, ticks, iteration=self.iteration))
             self.joins.append(Join(tuple(self._weights(v)), (reduction,)))
 
     def _gradients(self, virtual_stage: int) -> list[int]:
-        """What says that the gradients of a virtual stage are there: G, or every W and BW."""
+        """Return the tasks after which the gradients of a virtual stage are there: G, or every W and BW."""
         reduction = self.index.get(Key(Kind.G, virtual_stage, None, self.iteration))
         return self._weights(virtual_stage) if reduction is None else [reduction]
 
     def _optimizer(self) -> None:
-        """[C5, T3] O after the gradients of every stage (global), or of its own stage only (post-validation)."""
+        """[C5, T3] Add O after the gradients of every stage (global), or of its own stage only (post-validation)."""
         instance = self.instance
         if instance.optimizer_ticks is None:
             return
@@ -250,13 +252,13 @@ class _Expansion:
             for stage, ticks in enumerate(instance.optimizer_ticks)
         ]
         if instance.barrier is Barrier.GLOBAL:
-            every = tuple(i for row in own for i in row)
+            every = tuple(i for gradients in own for i in gradients)
             self.joins.append(Join(every, tuple(steps), instance.barrier_ticks))
         else:
-            self.joins.extend(Join(tuple(row), (step,)) for row, step in zip(own, steps, strict=True))
+            self.joins.extend(Join(tuple(gradients), (step,)) for gradients, step in zip(own, steps, strict=True))
 
     def _next_iteration(self) -> None:
-        """[T4] An iteration's F on a stage after the stage's O of the iteration before."""
+        """[T4] Order each F of a stage after the stage's O of the iteration before."""
         if self.iteration == 0:
             return
         for v, stage in enumerate(self.instance.stage_of):

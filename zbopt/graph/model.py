@@ -10,14 +10,14 @@ from typing import NamedTuple
 from zbopt.problem.instance import Instance, Kind
 
 SPLIT, FUSED = 0, 1
-"""Options of a backward's choice [M1]: B and W as two ops, or BW as one."""
+"""The options of a choice of backward [M1]: B and W as two ops, or BW as one."""
 
 Option = tuple[int, int]
 """A choice, and one of its options."""
 
 
 class Key(NamedTuple):
-    """Name of a task: ``where`` is its virtual stage, or its stage for an op of a whole stage."""
+    """Name a task; ``where`` is its virtual stage, or its stage for an op of a whole stage."""
 
     kind: Kind
     where: int | None
@@ -27,7 +27,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One op or transfer of a schedule. It runs always, or only when ``choice`` takes ``option``.
+    """Represent one op or transfer of a schedule. It runs always, or only when ``choice`` takes ``option``.
 
     ``stage`` is the one that it belongs to; for a transfer, the one that sends. It starts at ``release_ticks`` at the
     earliest.
@@ -45,19 +45,19 @@ class Task:
 
     @property
     def key(self) -> Key:
-        """Its name."""
+        """Return the task's name."""
         where = self.stage if self.virtual_stage is None else self.virtual_stage
         return Key(self.kind, where, self.microbatch, self.iteration)
 
     @property
     def turn(self) -> tuple[int, int]:
-        """Where its microbatch comes among those of all iterations."""
+        """Return where the task's microbatch comes among those of all iterations."""
         return self.iteration, self.microbatch or 0
 
 
 @dataclass(frozen=True, slots=True)
 class Precedence:
-    """``after`` starts at the earliest ``lag_ticks`` after the end of ``before``, where both run."""
+    """Let ``after`` start at the earliest ``lag_ticks`` after the end of ``before``, where both run."""
 
     before: int
     after: int
@@ -66,7 +66,7 @@ class Precedence:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Every task of ``after`` starts at the earliest ``lag_ticks`` after all that run of ``before`` have ended."""
+    """Let every task of ``after`` start at the earliest ``lag_ticks`` after all that run of ``before`` have ended."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -75,7 +75,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """``task`` occupies a link from ``offset_ticks`` after its start, for ``ticks``."""
+    """Let ``task`` occupy a link from ``offset_ticks`` after its start, for ``ticks``."""
 
     task: int
     offset_ticks: int
@@ -84,7 +84,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An exclusive resource beside the stages' compute: a link, a port, or a stage's compute where transfers hold it.
+    """Represent an exclusive resource beside the stages' compute: a link, a port, or compute that transfers hold.
 
     ``stages`` are those that it belongs to.
     """
@@ -95,7 +95,7 @@ class Link:
 
 
 class Sent(NamedTuple):
-    """A transfer and the ops that may have produced what it carries, one of which runs."""
+    """Hold a transfer and the ops that may have produced what it carries, one of which runs."""
 
     send: int
     producers: tuple[int, ...]
@@ -103,7 +103,7 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """From one stage to another, transfers go in the order in which their contents are produced."""
+    """Hold the transfers from one stage to another: they go in the order in which their contents are produced."""
 
     stages: tuple[int, int]
     sent: tuple[Sent, ...]
@@ -111,7 +111,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """``amount`` memory units on ``stage`` from the start of task ``first`` to the end of ``last``.
+    """Hold ``amount`` memory units on ``stage`` from the start of task ``first`` to the end of ``last``.
 
     It is there where both tasks run and, with ``when``, that choice takes that option.
     """
@@ -125,10 +125,10 @@ class Residence:
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """Everything a solver needs.
+    """Hold everything a solver needs.
 
-    ``resources[stage]`` are the ops that exclude each other on a stage's compute; a task in none of these rows runs
-    beside them. ``links`` are all further exclusive resources. ``caps`` are what static memory leaves, in memory units,
+    ``resources[stage]`` are the ops that exclude each other on a stage's compute; a task in none of them runs beside
+    them. ``links`` are all further exclusive resources. ``caps`` are what static memory leaves, in memory units,
     of which ``memory_scale`` make one unit of the instance; ``None`` means no limit. ``choices`` says for each free
     choice how many options it has; exactly one of them is taken. ``policy_of`` names choices of policies, by virtual
     stage, microbatch and iteration.
@@ -150,12 +150,12 @@ class TaskGraph:
 
     @cached_property
     def options(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """For each choice, the tasks that run under each of its options."""
-        rows: list[list[list[int]]] = [[[] for _ in range(size)] for size in self.choices]
+        """Return for each choice the tasks that run under each of its options."""
+        tasks: list[list[list[int]]] = [[[] for _ in range(size)] for size in self.choices]
         for i, task in enumerate(self.tasks):
             if task.choice is not None:
-                rows[task.choice][task.option].append(i)
-        return tuple(tuple(map(tuple, row)) for row in rows)
+                tasks[task.choice][task.option].append(i)
+        return tuple(tuple(map(tuple, of_options)) for of_options in tasks)
 
     @cached_property
     def successors(self) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -174,8 +174,8 @@ class TaskGraph:
         return tuple(map(tuple, before))
 
     def taken(self, runs: Container[int]) -> tuple[int, ...]:
-        """For each choice, its option under which exactly the tasks of ``runs`` run."""
+        """Return for each choice the option under which exactly the tasks of ``runs`` run."""
         return tuple(
-            next(k for k, own in enumerate(row) if all((i in runs) == (i in own) for option in row for i in option))
-            for row in self.options
+            next(k for k, own in enumerate(options) if all((i in runs) == (i in own) for o in options for i in o))
+            for options in self.options
         )

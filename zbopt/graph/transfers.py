@@ -1,4 +1,4 @@
-"""What transfers, collectives and reductions occupy beside their stages' compute."""
+"""Links that transfers, collectives and reductions occupy beside their stages' compute."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from zbopt.graph.model import Channel, Key, Link, Sent, Task, Use
 from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies
 
 _SENDS = {Kind.SEND_F: (Kind.F,), Kind.SEND_B: (Kind.B, Kind.BW)}
-"""By kind of transfer, what produces the contents."""
+"""By kind of transfer, the kinds of ops that produce what it carries."""
 
 
 class Transfers:
-    """Links and channels of a graph whose tasks are all there."""
+    """Find the links and channels of a graph whose tasks are all there."""
 
     def __init__(self, instance: Instance, tasks: Sequence[Task], index: Mapping[Key, int]) -> None:
         self.instance, self.tasks, self.index = instance, tasks, index
@@ -29,7 +29,7 @@ class Transfers:
         return self.instance.stage_of[to]
 
     def links(self) -> Iterator[Link]:
-        """Every exclusive resource beside the stages' compute that more than one task uses."""
+        """Yield every exclusive resource beside the stages' compute that more than one task uses."""
         found = [*self._directed(), *self._ports(), *self._streams(), *self._reductions(), *self._hosts()]
         yield from (link for link in found if len(link.uses) > 1)
 
@@ -37,13 +37,13 @@ class Transfers:
         return Use(i, 0, self.tasks[i].duration_ticks)
 
     def _directed(self) -> Iterator[Link]:
-        """[T1] One transfer at a time on a directed link; between ports, these say it already."""
+        """[T1] Yield the directed links, each for one transfer at a time; where ports are occupied these say it."""
         if not self.instance.occupies_ports:
             for (stage, other), sends in self.between.items():
                 yield Link(f"link {stage}-{other}", (stage, other), tuple(map(self._whole, sends)))
 
     def _ports(self) -> Iterator[Link]:
-        """[T1] A port carries one transfer, collective or, where it takes these, reduction at a time."""
+        """[T1] Yield the ports, each for one transfer, collective or, where they take these, reduction at a time."""
         if not self.instance.occupies_ports:
             return
         uses: list[list[Use]] = [[] for _ in range(self.instance.stages)]
@@ -56,45 +56,45 @@ class Transfers:
                     uses[task.stage].append(Use(i, inside.start, inside.ticks))
             if task.kind is Kind.G and self.instance.reduction_occupies is ReductionOccupies.PORT:
                 uses[task.stage].append(self._whole(i))
-        for stage, row in enumerate(uses):
-            yield Link(f"port {stage}", (stage,), tuple(row))
+        for stage, of_stage in enumerate(uses):
+            yield Link(f"port {stage}", (stage,), tuple(of_stage))
 
     def _streams(self) -> Iterator[Link]:
-        """[T1] A blocking transfer holds the compute of both its stages."""
+        """[T1] Yield the compute of the stages, which a blocking transfer holds at both its ends."""
         if self.instance.communication is not Communication.BLOCKING:
             return
         for stage in range(self.instance.stages):
-            held = [i for ends, sends in self.between.items() if stage in ends for i in sends]
+            sent = [i for ends, sends in self.between.items() if stage in ends for i in sends]
             ops = [i for i, task in enumerate(self.tasks) if task.stage == stage and task.kind in COMPUTE]
-            yield Link(f"compute {stage}", (stage,), tuple(map(self._whole, ops + held)))
+            yield Link(f"compute {stage}", (stage,), tuple(map(self._whole, ops + sent)))
 
     def _reductions(self) -> Iterator[Link]:
-        """[T3] Reductions of one stage, or of the stages of one node, go one at a time."""
+        """[T3] Yield the links of reductions: of one stage, or of one node, they go one at a time."""
         if self.instance.reduction_occupies is ReductionOccupies.PORT:
             return
         node = self.instance.reduction_occupies is ReductionOccupies.NODE
         size = (self.instance.stages_per_node or 1) if node else 1
-        rows: dict[int, list[int]] = defaultdict(list)
+        reductions: dict[int, list[int]] = defaultdict(list)
         for i, task in enumerate(self.tasks):
             if task.kind is Kind.G:
-                rows[task.stage // size].append(i)
-        for place, row in rows.items():
+                reductions[task.stage // size].append(i)
+        for place, tasks in reductions.items():
             stages = tuple(range(place * size, min(self.instance.stages, (place + 1) * size)))
-            yield Link(f"reduction {place}", stages, tuple(map(self._whole, row)))
+            yield Link(f"reduction {place}", stages, tuple(map(self._whole, tasks)))
 
     def _hosts(self) -> Iterator[Link]:
-        """[M4] OUT and IN of stages that share a link to the host go one at a time."""
+        """[M4] Yield the links to the host, each for one OUT or IN at a time."""
         link_of = self.instance.host_link or tuple(range(self.instance.stages))
-        rows: dict[int, list[int]] = defaultdict(list)
+        copies: dict[int, list[int]] = defaultdict(list)
         for i, task in enumerate(self.tasks):
             if task.kind in (Kind.OUT, Kind.IN):
-                rows[link_of[task.stage]].append(i)
-        for link, row in rows.items():
+                copies[link_of[task.stage]].append(i)
+        for link, tasks in copies.items():
             stages = tuple(stage for stage, of in enumerate(link_of) if of == link)
-            yield Link(f"host {link}", stages, tuple(map(self._whole, row)))
+            yield Link(f"host {link}", stages, tuple(map(self._whole, tasks)))
 
     def channels(self) -> Iterator[Channel]:
-        """[T2] From one stage to another, transfers go in the order in which their contents are produced."""
+        """[T2] Yield the channels: from one stage to another, transfers go in the order of their producers."""
         for stages, sends in self.between.items():
             yield Channel(stages, tuple(Sent(i, self._producers(self.tasks[i])) for i in sends))
 

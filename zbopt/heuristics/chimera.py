@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.tools.build import NotApplicableError, OrderedOp, backward_steps, fitted_schedule
+from zbopt.heuristics.tools.build import NotApplicableError, OrderedOp, fitted_schedule, whole_backward
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.placement import placement_of
 from zbopt.problem.routes import Route
@@ -10,7 +10,7 @@ from zbopt.problem.schedule import Schedule
 
 
 def chimera(instance: Instance) -> Schedule:
-    """Each direction runs units of p/2 microbatches in 1F1B order; units follow each other without a gap.
+    """Build Chimera: each direction runs units of p/2 microbatches in 1F1B order, one after another without a gap.
 
     At F = BW, p even and p dividing m it takes (2m + p - 2) F, and stages hold p/2 + 1 to p activations.
 
@@ -18,25 +18,25 @@ def chimera(instance: Instance) -> Schedule:
         NotApplicableError: There are not two routes, down all stages and up again.
         CannotFitError: A stage's cap is below what the order holds.
     """
-    ways = two_directions("chimera", instance)
+    routes = two_directions("chimera", instance)
     p = instance.stages
     unit = max(1, p // 2)
     slots: list[list[tuple[int, int, OrderedOp, list[OrderedOp]]]] = [[] for _ in range(p)]
-    for direction, way in enumerate(ways):
-        for place, v in enumerate(way.virtual_stages):
-            row = slots[instance.stage_of[v]]
+    for direction, route in enumerate(routes):
+        for place, v in enumerate(route.virtual_stages):
+            on_stage = slots[instance.stage_of[v]]
             for k, microbatch in enumerate(instance.microbatches_of(v)):
                 first = 2 * p * (k // unit) + 2 * (k % unit)
                 forward: OrderedOp = (Kind.F, v, microbatch)
-                row.append((first + place, direction, forward, [forward]))
-                backward = backward_steps(instance, v, microbatch)
-                row.append((first + 2 * p - 1 - place, direction, backward[0], backward))
-    orders = [[step for *_, steps in sorted(row) for step in steps] for row in slots]
+                on_stage.append((first + place, direction, forward, [forward]))
+                backward = whole_backward(instance, v, microbatch)
+                on_stage.append((first + 2 * p - 1 - place, direction, backward[0], backward))
+    orders = [[op for *_, ops in sorted(on_stage) for op in ops] for on_stage in slots]
     return fitted_schedule("chimera", instance, orders, gradient_after_weight=True)
 
 
 def two_directions(name: str, instance: Instance) -> tuple[Route, Route]:
-    """The two routes of a bidirectional placement.
+    """Return the two routes of a bidirectional placement.
 
     Raises:
         NotApplicableError: There are not two routes, down all stages and up again.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from zbopt.heuristics.tools.build import OrderedOp, backward_steps, fitted_schedule
+from zbopt.heuristics.tools.build import OrderedOp, fitted_schedule, whole_backward
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
 
 def gpipe(instance: Instance) -> Schedule:
-    """All forwards, then all backwards in one piece, on any placement.
+    """Build GPipe: all forwards, then all backwards in one piece, on any placement.
 
     At uniform times without communication it takes (m + p - 1)(F + BW) and holds m activations on every stage.
 
@@ -21,5 +21,5 @@ def gpipe(instance: Instance) -> Schedule:
         orders[stage] += [(Kind.F, virtual_stage, microbatch) for microbatch in passing]
     for virtual_stage in reversed(range(instance.virtual_stages)):
         for microbatch in instance.microbatches_of(virtual_stage):
-            orders[instance.stage_of[virtual_stage]] += backward_steps(instance, virtual_stage, microbatch)
+            orders[instance.stage_of[virtual_stage]] += whole_backward(instance, virtual_stage, microbatch)
     return fitted_schedule("gpipe", instance, orders, gradient_after_weight=True)

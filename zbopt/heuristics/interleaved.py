@@ -8,21 +8,23 @@ from itertools import pairwise
 from zbopt.heuristics.tools.build import (
     NotApplicableError,
     OrderedOp,
-    backward_steps,
     fitted_schedule,
     require_one_route,
+    whole_backward,
 )
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
 
 def interleaved(instance: Instance, group: int | None = None) -> Schedule:
-    """Groups of p microbatches, or of ``group``, pass each of a stage's v virtual stages in turn.
+    """Build interleaved 1F1B: groups of p, or of ``group``, microbatches pass each of a stage's virtual stages in turn.
 
-    Where that does not divide m, what is left is spread over the groups, the first ones larger; with ``group`` it is a
-    group of its own if it has p microbatches, as in Megatron-LM, which refuses less. At uniform times without
-    communication it takes (m v + p - 1)(F + BW), times of one virtual stage. With groups of g that divide m, stage s
-    holds 2(p - s - 1) + (v - 1)g + 1 activations of a virtual stage, for any m.
+    Where the size of a group does not divide m, the rest is spread over the groups, the first ones larger. With
+    ``group`` the rest is a group of its own if it has p microbatches; Megatron-LM refuses smaller rests.
+
+    With v virtual stages a stage, at uniform times without communication it takes (m v + p - 1)(F + BW), times of one
+    virtual stage. With groups of g that divide m, stage s holds 2(p - s - 1) + (v - 1)g + 1 activations of a virtual
+    stage, for any m.
 
     Args:
         instance: The problem.
@@ -35,7 +37,7 @@ def interleaved(instance: Instance, group: int | None = None) -> Schedule:
     """
     require_round_robin("interleaved", instance)
     forwards, backwards = passes(instance, _groups(instance, group))
-    orders = [order_of(instance, stage, forwards, backwards, backward_steps) for stage in range(instance.stages)]
+    orders = [order_of(instance, stage, forwards, backwards, whole_backward) for stage in range(instance.stages)]
     return fitted_schedule("interleaved", instance, orders, gradient_after_weight=True)
 
 
@@ -46,7 +48,7 @@ def order_of(
     backwards: Pass,
     backward: Callable[[Instance, int, int], Sequence[OrderedOp]],
 ) -> list[OrderedOp]:
-    """A stage's warm-up, then forward and backward in turn; ``backward`` gives the ops of one backward."""
+    """Return a stage's warm-up, then forward and backward in turn; ``backward`` returns the ops of one backward."""
     order: list[OrderedOp] = []
     first = warmup(instance, stage, forwards)
     for position in range(len(forwards) + first):
@@ -71,24 +73,27 @@ def require_round_robin(name: str, instance: Instance) -> None:
 
 
 Pass = list[tuple[int, int]]
-"""(slot, microbatch): a stage's virtual stages, each in its turn for each group."""
+"""(slot, microbatch): the virtual stages of a stage in turn, for each group of microbatches."""
 
 
 def passes(instance: Instance, groups: Sequence[range]) -> tuple[Pass, Pass]:
-    """A stage's forwards, and its backwards, in order."""
+    """Return a stage's forwards, and its backwards, in order."""
     slots = range(instance.virtual_stages // instance.stages)
     return _passes(groups, slots), _passes(groups, slots[::-1])
 
 
 def warmup(instance: Instance, stage: int, forwards: Pass) -> int:
-    """Forwards of ``stage`` before its first backward: those of the first group but for the last slot, and a ramp."""
+    """Count the forwards of ``stage`` before its first backward.
+
+    They are those of the first group but for the last slot, and two for each stage behind this one.
+    """
     last_slot = instance.virtual_stages // instance.stages - 1
     before = next(position for position, (slot, _) in enumerate(forwards) if slot == last_slot)
     return min(len(forwards), 2 * (instance.stages - stage - 1) + before)
 
 
 def even_groups(p: int, m: int) -> list[range]:
-    """Groups of p microbatches or more, the larger first; all in one where there are fewer than p.
+    """Return groups of p microbatches or more, the larger first; all in one where there are fewer than p.
 
     A group of fewer than p would make the order wait for itself.
     """

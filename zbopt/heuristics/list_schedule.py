@@ -1,4 +1,4 @@
-"""A list schedule for every placement, every cap that one microbatch allows, and every choice of backward."""
+"""A list schedule for every placement, every cap that holds one microbatch, and every choice of backward."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from zbopt.heuristics.tools.best_rule import best_of
 from zbopt.heuristics.tools.build import (
     CannotFitError,
     OrderedOp,
-    backward_steps,
-    checked,
     fitted_schedule,
     keeps_activations,
     provenance_of,
+    whole_backward,
+    with_value,
 )
 from zbopt.heuristics.tools.dispatch import Dispatched
 from zbopt.heuristics.tools.patience import is_over, limited, never
@@ -24,13 +24,13 @@ from zbopt.problem.instance import Instance, Kind, Objective
 from zbopt.problem.schedule import Event, Schedule
 
 _MOST_OPS = 300_000
-"""Ops to simulate over all rules, and once more over all surprises: a few seconds in all."""
+"""Ops to simulate over all rules, and once more over all surprises: a few seconds in all. Not measured in bench/."""
 
 
 def list_schedule(instance: Instance) -> Schedule:
-    """The best of a few dispatching rules, then of that one with seeded surprises.
+    """Return the best schedule of a few dispatching rules, or of the best of these with seeded surprises.
 
-    Where no rule can be sure to finish under the cap, one microbatch after another.
+    Where no rule can be sure to finish under the cap, microbatches run one after another.
 
     Raises:
         CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
@@ -39,10 +39,10 @@ def list_schedule(instance: Instance) -> Schedule:
 
 
 def first_schedule(instance: Instance) -> Schedule | None:
-    """A schedule at once: the first rule as it is simulated, without a task graph, which takes several times as long.
+    """Return a schedule at once: the first rule as simulated, without a task graph, which takes several times as long.
 
-    Nothing stops it. ``None`` where a simulation knows less than the schedule: of transfers that are events, of several
-    iterations, of optimizer steps and reductions, of dropped activations; or where no rule is sure to finish.
+    No limit stops it. ``None``: the instance has more than a simulation knows of, which is transfers that are events,
+    several iterations, optimizer steps, reductions or dropped activations; or no rule is sure to finish.
     """
     plain = instance.is_simple and instance.optimizer_ticks is None and instance.reduction_ticks is None
     if not plain or not keeps_activations(instance) or instance.objective is Objective.PERIOD:
@@ -51,20 +51,20 @@ def first_schedule(instance: Instance) -> Schedule | None:
         with limited(never):
             _, found = best_of("list", instance, _rules(instance)[:1], 0)
         events = tuple(_events(found))
-        return checked("list", Schedule(instance=instance, provenance=provenance_of("list"), events=events))
+        return with_value("list", Schedule(instance=instance, provenance=provenance_of("list"), events=events))
     except CannotFitError:
         return None
 
 
 def _events(found: Dispatched) -> Iterator[Event]:
-    """All ops as simulated."""
-    for stage, (row, times) in enumerate(zip(found.orders, found.times, strict=True)):
-        for (kind, v, microbatch), (start, end) in zip(row, times, strict=True):
+    """Yield all ops as simulated."""
+    for stage, (order, times) in enumerate(zip(found.orders, found.times, strict=True)):
+        for (kind, v, microbatch), (start, end) in zip(order, times, strict=True):
             yield Event(kind=kind, stage=stage, virtual_stage=v, microbatch=microbatch, start=start, end=end)
 
 
 def list_orders(name: str, instance: Instance, most_ops: int = _MOST_OPS) -> list[list[OrderedOp]]:
-    """The orders of the list schedule, for the heuristic ``name``, after ``most_ops`` simulated ops or two rules.
+    """Return the orders of a list schedule, for the heuristic ``name``, after ``most_ops`` simulated ops or two rules.
 
     Raises:
         CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
@@ -81,19 +81,19 @@ def list_orders(name: str, instance: Instance, most_ops: int = _MOST_OPS) -> lis
 
 
 def _one_by_one(instance: Instance) -> list[list[OrderedOp]]:
-    """Each microbatch whole before the next one begins: what fits if anything does."""
-    rows: list[list[OrderedOp]] = [[] for _ in range(instance.stages)]
+    """Return orders that finish each microbatch before the next one begins: they fit if anything does."""
+    orders: list[list[OrderedOp]] = [[] for _ in range(instance.stages)]
     for microbatch in range(instance.microbatches):
-        way = [v for v in range(instance.virtual_stages) if microbatch in instance.microbatches_of(v)]
-        for v in way:
-            rows[instance.stage_of[v]].append((Kind.F, v, microbatch))
-        for v in reversed(way):
-            rows[instance.stage_of[v]] += backward_steps(instance, v, microbatch)
-    return rows
+        route = [v for v in range(instance.virtual_stages) if microbatch in instance.microbatches_of(v)]
+        for v in route:
+            orders[instance.stage_of[v]].append((Kind.F, v, microbatch))
+        for v in reversed(route):
+            orders[instance.stage_of[v]] += whole_backward(instance, v, microbatch)
+    return orders
 
 
 def _rules(instance: Instance) -> list[Rule]:
-    """The most useful first, since large instances try only some."""
+    """Return the rules to try, the most useful first, since large instances try only some."""
     groups = [1] if instance.virtual_stages == instance.stages else [instance.stages, 1]
     fuses = [False, True] if instance.may_split and instance.may_fuse else [False]
     linear = instance.virtual_stages == instance.stages and instance.routes is None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from zbopt.heuristics.interleaved import passes, require_round_robin
-from zbopt.heuristics.tools.build import OrderedOp, backward_steps, fitted_schedule
+from zbopt.heuristics.tools.build import OrderedOp, fitted_schedule, whole_backward
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
 
 def looped_bfs(instance: Instance) -> Schedule:
-    """All microbatches pass a virtual stage before the stage's next one has its turn, forward and then back.
+    """Build breadth-first looping: all microbatches pass one virtual stage of a stage before its next one, then back.
 
     It is interleaved 1F1B with all microbatches in one group. At uniform times without communication and for m >= p it
     takes (m v + p - 1)(F + BW), times of one virtual stage, and holds m microbatches on every stage.
@@ -24,6 +24,6 @@ def looped_bfs(instance: Instance) -> Schedule:
     for stage in range(instance.stages):
         order: list[OrderedOp] = [(Kind.F, slot * instance.stages + stage, microbatch) for slot, microbatch in forwards]
         for slot, microbatch in backwards:
-            order += backward_steps(instance, slot * instance.stages + stage, microbatch)
+            order += whole_backward(instance, slot * instance.stages + stage, microbatch)
         orders.append(order)
     return fitted_schedule("looped-bfs", instance, orders, gradient_after_weight=True)

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from zbopt.heuristics.tools.build import (
     OrderedOp,
-    backward_steps,
     fitted_schedule,
     require_one_virtual_stage_a_stage,
     require_split,
-    split_steps,
+    split_backward,
+    whole_backward,
 )
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
 
 def one_f_one_b(instance: Instance) -> Schedule:
-    """1F1B whose gradient moves up only when the whole backward is done.
+    """Build 1F1B whose gradient moves up only when the whole backward is done.
 
     At uniform times without communication it takes (m + p - 1)(F + BW); stage s holds min(m, p - s) activations.
 
@@ -26,12 +26,12 @@ def one_f_one_b(instance: Instance) -> Schedule:
         CannotFitError: Stage s has a cap below min(m, p - s) activations.
     """
     require_one_virtual_stage_a_stage("1f1b", instance)
-    orders = _orders(instance, backward_steps)
+    orders = _orders(instance, whole_backward)
     return fitted_schedule("1f1b", instance, orders, gradient_after_weight=True)
 
 
 def one_f_one_b_split(instance: Instance) -> Schedule:
-    """1F1B with B and W back to back, whose gradient moves up right after B.
+    """Build 1F1B with B and W back to back, whose gradient moves up right after B.
 
     Raises:
         NotApplicableError: A stage holds several virtual stages, or the backward is never split.
@@ -39,11 +39,11 @@ def one_f_one_b_split(instance: Instance) -> Schedule:
     """
     require_one_virtual_stage_a_stage("1f1b-split", instance)
     require_split("1f1b-split", instance)
-    return fitted_schedule("1f1b-split", instance, _orders(instance, split_steps))
+    return fitted_schedule("1f1b-split", instance, _orders(instance, split_backward))
 
 
 def _orders(instance: Instance, backward: Callable[[Instance, int, int], list[OrderedOp]]) -> list[list[OrderedOp]]:
-    """Warm-up of p - s - 1 forwards on virtual stage s, then a forward and a backward in turn, then backwards."""
+    """Return a warm-up of p - s - 1 forwards on stage s, then a forward and a backward in turn, then backwards."""
     p, m = instance.stages, instance.microbatches
     orders: list[list[OrderedOp]] = [[] for _ in range(p)]
     for virtual_stage, stage in enumerate(instance.stage_of):

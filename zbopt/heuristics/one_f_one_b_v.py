@@ -8,7 +8,7 @@ from zbopt.problem.schedule import Schedule
 
 
 def one_f_one_b_v(instance: Instance) -> Schedule:
-    """Forwards without waits, gradients at two thirds of their speed, the backward in one piece.
+    """Build 1F1B-V: forwards without waits, gradients at two thirds of their speed, the backward in one piece.
 
     It holds two thirds of p microbatches, rounded up. The backward of an instance that only splits runs as B and W
     back to back.

@@ -34,7 +34,7 @@ from zbopt.problem.schedule import Schedule
 
 _SEARCH_OPS = 2_500_000
 """Ops to simulate in ``idle_search``: ten seconds. With the memory of ZB-V or less the blocks are better, and it is not
-tried. bench/README.md, "Beside the published schedulers", has runs and what more of them find."""
+tried. bench/README.md, "The search over idle time", has runs and what more of them find."""
 _BLOCKS = 2
 """Blocks of the short step that are tried on the whole one. Not measured in bench/."""
 

@@ -8,7 +8,7 @@ from zbopt.problem.schedule import Schedule
 
 
 def v_half(instance: Instance) -> Schedule:
-    """The block that goes down the pipeline, forward and back, at half the speed at which it comes up.
+    """Build V-Half, whose block goes down the pipeline, forward and back, at half the speed at which it comes up.
 
     It holds (p + 2) // 2 microbatches on every stage. At unit times and m >= p its makespan and largest stage span are
     6m + 3p - 7 ticks where p is even.

@@ -8,7 +8,7 @@ from zbopt.problem.schedule import Schedule
 
 
 def v_min(instance: Instance) -> Schedule:
-    """The block without waits: each op of a microbatch follows the one before at once.
+    """Build V-Min, whose block has no waits: each op of a microbatch follows the one before at once.
 
     It holds (p + 4) // 3 microbatches on every stage.
 

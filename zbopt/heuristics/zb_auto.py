@@ -13,11 +13,11 @@ from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule
 
 _MOST_OPS = 400_000
-"""Ops to simulate over all rules: a few seconds."""
+"""Ops to simulate over all rules: a few seconds. Not measured in bench/."""
 
 
 def zb_auto(instance: Instance) -> Schedule:
-    """The best of a few rules on how deep to warm up and when a W may fill a gap.
+    """Return the best of a few rules on how deep to warm up and when a W may fill a gap.
 
     Raises:
         NotApplicableError: A stage holds several virtual stages, or the backward is never split.
@@ -36,9 +36,9 @@ def zb_auto(instance: Instance) -> Schedule:
 
 
 def warm_ups(instance: Instance) -> list[tuple[int, ...] | None]:
-    """Limits on the microbatches in flight, by virtual stage, worth trying; ``None`` is no limit but memory.
+    """Return limits on the microbatches in flight, by virtual stage, to try; ``None``: no limit but memory.
 
-    As many forwards as end before the first gradient can arrive, one more, ZB-H1's, and ZB-H2's.
+    They are as many forwards as end before the first gradient can arrive, one more, those of ZB-H1, and of ZB-H2.
     """
     m = instance.microbatches
     waits = _waits(instance)
@@ -55,7 +55,7 @@ def warm_ups(instance: Instance) -> list[tuple[int, ...] | None]:
 
 
 def _waits(instance: Instance) -> list[int]:
-    """Ticks from the end of a first F to the arrival of its gradient on an empty pipeline, by virtual stage."""
+    """Return by virtual stage the ticks from the end of a first F to its gradient's arrival on an empty pipeline."""
     waits = [0] * instance.virtual_stages
     for v in reversed(range(instance.virtual_stages)):
         after = instance.next_of(v)
@@ -68,7 +68,7 @@ def _waits(instance: Instance) -> list[int]:
 
 
 def _behind(instance: Instance) -> list[int]:
-    """Virtual stages from each one to the end of its route, itself included."""
+    """Count the virtual stages from each one to the end of its route, itself included."""
     behind = [1] * instance.virtual_stages
     for v in reversed(range(instance.virtual_stages)):
         after = instance.next_of(v)

@@ -8,7 +8,7 @@ from zbopt.problem.schedule import Schedule
 
 
 def zb_h1(instance: Instance) -> Schedule:
-    """1F1B whose stage s puts off s W, so that every stage holds what stage 0 does.
+    """Build ZB-H1: 1F1B whose stage s puts off s W, so that every stage holds as much as stage 0.
 
     At uniform times without communication the bubble of a stage is (p - 1)(F + B - W) at p activations.
 
@@ -21,7 +21,7 @@ def zb_h1(instance: Instance) -> Schedule:
 
 
 def zb_h2(instance: Instance) -> Schedule:
-    """As many forwards as fill the wait for the first B, and W put off until the end fills as well.
+    """Build ZB-H2: forwards fill the wait for the first B, and as many W are put off to fill the end.
 
     At uniform times without communication the bubble of a stage is (p - 1)(F + B - 2W) at 2p - 1 activations.
 
@@ -43,7 +43,10 @@ def _schedule(name: str, instance: Instance, warmups: list[int], most_live: int)
 
 
 def _order(instance: Instance, virtual_stage: int, warmup: int, most_live: int) -> list[OrderedOp]:
-    """Forwards of the warm-up, then B, W and F in turn; W only where ``most_live`` are live, at the end all but s."""
+    """Return forwards of the warm-up, then B, W and F in turn, then the W that are left.
+
+    A W runs only where ``most_live`` activations are live, and at the end where more W wait than the stage's number.
+    """
     m = instance.microbatches
     has_b = not instance.has_lone_w(virtual_stage)
     forwards, weights = min(m, warmup), 0

@@ -11,7 +11,7 @@ from zbopt.problem.schedule import Schedule
 
 
 def zb_v(instance: Instance) -> Schedule:
-    """Blocks slow enough that no stage waits in the steady state, in the memory of 1F1B.
+    """Build ZB-V: blocks slow enough that no stage waits in the steady state, in the memory of 1F1B.
 
     It holds p microbatches on every stage. At unit times its makespan is 6m + p - 1 ticks for m >= p, and its
     largest stage span 6m, without bubble, for m >= 2p.
@@ -27,18 +27,18 @@ def zb_v(instance: Instance) -> Schedule:
 
 
 def handcrafted(instance: Instance) -> list[list[OrderedOp]] | None:
-    """For each stage the order of 2401.10241, section 6; ``None`` below p microbatches, or without B and W.
+    """Return for each stage the order of 2401.10241, section 6; ``None``: below p microbatches, or without B and W.
 
-    A stage holds at most p microbatches, and each microbatch's first way back follows its last way forward at once.
+    A stage holds at most p microbatches. The first gradient of each microbatch follows its last forward at once.
     """
     split = None not in (instance.weight_ticks or (None,)) and None not in (instance.backward_ticks or (None,))
     if not split or not instance.may_split or instance.microbatches < instance.stages:
         return None
-    return [list(_row(stage, instance.stages, instance.microbatches)) for stage in range(instance.stages)]
+    return [list(_order(stage, instance.stages, instance.microbatches)) for stage in range(instance.stages)]
 
 
-def _row(stage: int, p: int, m: int) -> Iterator[OrderedOp]:
-    """The ops of a stage. No W waits before the pipeline drains; there the gradients' way up goes first."""
+def _order(stage: int, p: int, m: int) -> Iterator[OrderedOp]:
+    """Yield the ops of a stage. No W waits before the pipeline drains; then gradients that go up come first."""
     counts: dict[tuple[Kind, int], int] = {}
     down, up = stage, 2 * p - 1 - stage
 

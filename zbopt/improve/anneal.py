@@ -20,7 +20,7 @@ from zbopt.heuristics.tools.build import (
     fitted_schedule,
     require_plain_step,
 )
-from zbopt.heuristics.tools.patience import OutOfTimeError, check
+from zbopt.heuristics.tools.patience import OutOfTimeError, check_time
 from zbopt.improve.order_window import OrderWindow
 from zbopt.improve.step_ops import StageOrders, StepOps, Timed
 from zbopt.problem.instance import COMPUTE, Kind, Objective
@@ -161,7 +161,7 @@ class _Annealing:
         hot, cold = _HOT[0] * (_HOT[1] / _HOT[0]) ** random.random() * self.load, _COLD * self.load
         for n in range(_MOVES):
             if n % _MOVES_A_CHECK == 0:
-                check()
+                check_time()
             heat = hot * (cold / hot) ** (n / _MOVES)
             limit = window.end - int(heat * log(1 - random.random()))
             if window.try_move(*self.draw(window), limit) and window.end < best:

@@ -20,7 +20,7 @@ from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics.tools.build import fitted_schedule, require_plain_step
 from zbopt.heuristics.tools.building_block import Block, block_times, memory_of, require_v
 from zbopt.heuristics.tools.pack import ROUNDS, Packing, Starts
-from zbopt.heuristics.tools.patience import OutOfTimeError, check, is_best, is_over
+from zbopt.heuristics.tools.patience import OutOfTimeError, check_time, is_best, is_over
 from zbopt.improve.kernel import Kernel
 from zbopt.problem.instance import Barrier
 from zbopt.problem.schedule import Schedule
@@ -179,7 +179,7 @@ class _KernelSearch:
         block = Block(slopes, rests, weight=random.choice((0.0, random.random())))
         times, period = block_times(self.one, block), self.load * (1 + 0.3 * random.random())
         while period < _MOST_PERIOD * self.load:
-            check()
+            check_time()
             kernel = Kernel(self.one, 1, times, period)
             if kernel.fits() and kernel.settle():
                 return kernel
@@ -192,7 +192,7 @@ class _KernelSearch:
         best = kernel.state()
         for n in range(moves):
             if n % 64 == 0:
-                check()
+                check_time()
             heat = hot * (_COLD / hot) ** (n / moves) * self.load * kernel.count
             if kernel.try_move(*self.draw(kernel), -heat * log(1 - random.random())) and kernel.period < best.period:
                 best = kernel.state()

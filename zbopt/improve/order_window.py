@@ -10,7 +10,7 @@ of the window orders stay: what lies before it gives least starts, what lies beh
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
 from zbopt.improve.step_ops import StageOrders, StepOps, Timed
@@ -37,7 +37,8 @@ class OrderWindow:
         self.stage, self.op_class = [step.stage[i] for i in self.ops], [step.op_class[i] for i in self.ops]
         self.taken, self.released = [step.taken[i] for i in self.ops], [step.released[i] for i in self.ops]
         self.caps = step.caps
-        self._connect(step, timed, number)
+        self._connect(step, number)
+        self._bound(step, timed, number)
         self.head = [timed.head[i] for i in self.ops] + [0] * (2 * len(timed.orders))
         self.tail = [timed.tail[i] for i in self.ops] + [0] * (2 * len(timed.orders))
         self.order = list(range(self.count))
@@ -46,16 +47,17 @@ class OrderWindow:
         self.elsewhere = _longest_beside(step, timed, begin, stop)
         self.end = max(self.elsewhere, self._longest())
 
-    def _connect(self, step: StepOps, timed: Timed, number: dict[int, int]) -> None:
-        """Set inputs and outputs inside the window, and the times that those outside ask for."""
+    def _connect(self, step: StepOps, number: dict[int, int]) -> None:
+        """Set inputs and outputs inside the window."""
         self.inputs = [[(number[j], wait) for j, wait in step.inputs[i] if j in number] for i in self.ops]
         self.outputs = [[(number[j], wait) for j, wait in step.outputs[i] if j in number] for i in self.ops]
         self.sources = [frozenset(i for i, _ in inputs) for inputs in self.inputs]
         self.targets = [frozenset(i for i, _ in outputs) for outputs in self.outputs]
-        outside = [[timed.head[j] + wait for j, wait in step.inputs[i] if j not in number] for i in self.ops]
-        self.least = [max(times, default=0) for times in outside]
-        outside = [[timed.tail[j] + wait for j, wait in step.outputs[i] if j not in number] for i in self.ops]
-        self.rest = [max(times, default=0) for times in outside]
+
+    def _bound(self, step: StepOps, timed: Timed, number: dict[int, int]) -> None:
+        """Set the times that inputs and outputs outside of the window ask for."""
+        self.least = [_longest_outside(step.inputs[i], timed.head, number) for i in self.ops]
+        self.rest = [_longest_outside(step.outputs[i], timed.tail, number) for i in self.ops]
         self.leaving = [i for i, rest in enumerate(self.rest) if rest]
 
     def _arrange(self, step: StepOps, timed: Timed, number: dict[int, int], begin: float, stop_at: float) -> None:
@@ -305,6 +307,11 @@ class OrderWindow:
             if head[i] + rest[i] > longest:
                 longest = head[i] + rest[i]
         return longest
+
+
+def _longest_outside(waits: Iterable[tuple[int, int]], times: Sequence[int], inside: Container[int]) -> int:
+    """Return the longest of the ``waits`` for ops that are not ``inside``, each behind the time of its op; 0: none."""
+    return max((times[op] + wait for op, wait in waits if op not in inside), default=0)
 
 
 def _longest_beside(step: StepOps, timed: Timed, begin: float, stop: float) -> int:

@@ -35,29 +35,37 @@ class StepOps:
 
     def __init__(self, graph: TaskGraph, tasks: Sequence[int]) -> None:
         self.tasks = tuple(tasks)
-        self.number = number = {i: n for n, i in enumerate(self.tasks)}
+        self.number = {i: n for n, i in enumerate(self.tasks)}
         ops = [graph.tasks[i] for i in self.tasks]
         classes = {key: n for n, key in enumerate(dict.fromkeys((op.kind, op.virtual_stage) for op in ops))}
-        self.ticks = ticks = [op.duration_ticks for op in ops]
+        self.ticks = [op.duration_ticks for op in ops]
         self.stage = [op.stage for op in ops]
         self.op_class = [classes[op.kind, op.virtual_stage] for op in ops]
-        self.inputs: list[list[tuple[int, int]]] = [
-            [(number[j], ticks[number[j]] + lag) for j, lag in graph.predecessors[i] if j in number] for i in self.tasks
-        ]
-        self.outputs: list[list[tuple[int, int]]] = [
-            [(number[j], ticks[n] + lag) for j, lag in graph.successors[i] if j in number]
-            for n, i in enumerate(self.tasks)
-        ]
-        self.taken, self.released = [0] * len(ops), [0] * len(ops)
-        for residence in graph.residences:
-            if residence.first in number and residence.last in number:
-                self.taken[number[residence.first]] += residence.amount
-                self.released[number[residence.last]] += residence.amount
+        self._connect(graph)
+        self._measure_memory(graph)
         instance = graph.instance
         self.caps = graph.caps or (sum(self.taken),) * instance.stages
         steps = instance.optimizer_ticks
         self.closing_ticks = [0] * instance.stages if steps is None else [instance.barrier_ticks + t for t in steps]
         self.is_joint = instance.barrier is Barrier.GLOBAL
+
+    def _connect(self, graph: TaskGraph) -> None:
+        """Set inputs and outputs of each op."""
+        number, ticks = self.number, self.ticks
+        self.inputs: list[list[tuple[int, int]]] = [[] for _ in self.tasks]
+        self.outputs: list[list[tuple[int, int]]] = [[] for _ in self.tasks]
+        for n, i in enumerate(self.tasks):
+            self.inputs[n] = [(number[j], ticks[number[j]] + lag) for j, lag in graph.predecessors[i] if j in number]
+            self.outputs[n] = [(number[j], ticks[n] + lag) for j, lag in graph.successors[i] if j in number]
+
+    def _measure_memory(self, graph: TaskGraph) -> None:
+        """Set the memory that each op takes at its start and releases at its end."""
+        number = self.number
+        self.taken, self.released = [0] * len(self.tasks), [0] * len(self.tasks)
+        for residence in graph.residences:
+            if residence.first in number and residence.last in number:
+                self.taken[number[residence.first]] += residence.amount
+                self.released[number[residence.last]] += residence.amount
 
     def numbered(self, orders: Sequence[Sequence[int]]) -> StageOrders:
         """Return orders of tasks as orders of ops."""

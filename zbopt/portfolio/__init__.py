@@ -1,1 +1,1 @@
-"""``solve``: heuristics, bounds and engines together, and the validator between them and the result."""
+"""The solve: heuristics, bounds and engines together, and the validator between them and the result."""

@@ -17,8 +17,7 @@ from zbopt.problem.schedule import Provenance, versions
 log = logging.getLogger(__name__)
 
 _ALONE_S = 1.0
-"""Seconds that improving has for itself: it may meet the bound so soon that no engine has to be begun. Not measured;
-chosen because an engine's process takes about as long to load."""
+"""Seconds that improving has for itself: it may meet the bound so soon that no engine has to be begun. Not measured."""
 _TELL_WAITING_S = 0.2
 """While this process waits for an engine, the caller is told how things stand so often, in seconds."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from zbopt.bounds import lower_bound
@@ -71,20 +71,32 @@ def try_heuristics(state: SolveState, heuristics: Mapping[str, Heuristic]) -> No
     incumbent, over = state.incumbent, partial(state.is_over, _SHARE)
     if incumbent.is_optimal:
         return
-    short = state.views.short
-    asks_bound = short is not None and state.limits.engine is Engine.CP_SAT
-    bound = lower_bound(short) if short is not None and asks_bound else incumbent.bound
-    with limited(over), bounded(bound.value):
-        if short is None and state.views.op_count > _OPS_TO_HURRY:
+    with limited(over), bounded(_bound_of_heuristics(state)):
+        if state.views.short is None and state.views.op_count > _OPS_TO_HURRY:
             _offer_first(state)
-        for name, heuristic in heuristics.items() if not incumbent.is_optimal else ():
-            _try(state, name, heuristic)
-            if incumbent.is_optimal or over():
-                break
+        _try_each(state, heuristics, over)
         if incumbent.schedule is None and over():
             _offer_first(state)
         if incumbent.schedule is None:  # Nothing repeats in any short step, or time is over: the whole one always fits.
             _offer(state, "list", HEURISTICS["list"](state.instance))
+
+
+def _bound_of_heuristics(state: SolveState) -> int:
+    """Return a bound in ticks on the step that heuristics are asked for, which may be the short one."""
+    short = state.views.short
+    if short is None or state.limits.engine is not Engine.CP_SAT:
+        return state.incumbent.bound.value
+    return lower_bound(short).value
+
+
+def _try_each(state: SolveState, heuristics: Mapping[str, Heuristic], over: Callable[[], bool]) -> None:
+    """Try one heuristic after another until one meets the bound or the time is over."""
+    if state.incumbent.is_optimal:
+        return
+    for name, heuristic in heuristics.items():
+        _try(state, name, heuristic)
+        if state.incumbent.is_optimal or over():
+            return
 
 
 def _try(state: SolveState, name: str, heuristic: Heuristic) -> None:

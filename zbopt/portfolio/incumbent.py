@@ -20,7 +20,7 @@ NO_BOUND = Bound(0, "bound:none")
 
 
 @dataclass
-class Incumbent:
+class SolveIncumbent:
     """Hold the best schedule that the validator accepts, and the best bound that no valid schedule refutes.
 
     ``schedule`` and ``value`` are ``None`` together. ``fault`` says in a sentence which part of zbopt failed; ``None``:

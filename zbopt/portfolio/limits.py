@@ -1,4 +1,4 @@
-"""What a solve may use."""
+"""The limits of a solve."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ DEFAULT_TIME_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a solve may use; the parts are those of ``solve``.
+    """Hold what a solve may use; the attributes are parameters of ``solve``.
 
     Raises:
-        ValueError: One is out of range, or the engine cannot keep it.
+        ValueError: A limit is out of range, or the engine cannot keep it.
     """
 
     time_limit_s: float = DEFAULT_TIME_LIMIT_S
@@ -38,7 +38,7 @@ class Limits:
 
     @property
     def threads(self) -> int:
-        """Workers of the search."""
+        """Return the number of threads that search."""
         if self.deterministic or self.engine is Engine.MILP:
             return 1
         return self.workers or len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""What a solve tells its caller while it runs, and its history."""
+"""The messages of a solve to its caller while it runs, and its history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a solve returns, whatever engine ran: value, bound, what proved each, and how they came together."""
+"""The result of a solve, whatever engine ran: value, bound, what proved each, and how they came together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zbopt.problem.schedule import Schedule, Status
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """Why no schedule exists: ``stage`` has ``cap`` but any schedule needs ``needed``, the least cap that works."""
+    """Say why no schedule exists: ``stage`` has ``cap`` but any schedule needs ``needed``, the least cap that works."""
 
     stage: int
     cap: Fraction
@@ -27,7 +27,7 @@ class Infeasible:
 
 
 def infeasible(instance: Instance) -> Infeasible | None:
-    """Why no schedule exists, or ``None``. A cap of what one microbatch at a time needs is enough, and less is not."""
+    """Return why no schedule exists; ``None``: one does, since every cap has room for one microbatch at a time."""
     if instance.memory_cap is None:
         return None
     needs = [
@@ -40,7 +40,7 @@ def infeasible(instance: Instance) -> Infeasible | None:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Best value (``None``: none yet) and bound, in ticks, after ``time_s``; ``doing`` says what runs."""
+    """Hold best value (``None``: none yet) and bound, in ticks, after ``time_s`` seconds; ``doing`` says what runs."""
 
     time_s: float
     value: int | None
@@ -50,7 +50,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    """Objective value of a named heuristic, in ticks."""
+    """Hold the objective value of a named heuristic, in ticks."""
 
     name: str
     value: int
@@ -58,7 +58,7 @@ class NamedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Outcome of one solve. ``schedule`` and ``value`` are ``None`` together.
+    """Hold the outcome of one solve. ``schedule`` and ``value`` are ``None`` together.
 
     ``status`` is ``optimal`` only where ``value == bound.value``; ``infeasible`` says why exactly where the status is
     ``infeasible``. ``interrupted`` is true where Ctrl-C ended the search, ``fault`` where the solver's process died.
@@ -80,7 +80,7 @@ class Result:
 
     @property
     def gap(self) -> float | None:
-        """(value - bound) / value; ``None`` without a value."""
+        """Return (value - bound) / value; ``None`` without a value."""
         return None if self.value is None else (self.value - self.bound.value) / self.value
 
     def require_schedule(self) -> Schedule:
@@ -94,7 +94,7 @@ class Result:
         return self.schedule
 
     def _repr_html_(self) -> str:
-        """The picture that a notebook shows for a result."""
-        from zbopt.reports.svg import result_html  # here, not above: data imports no report until one is asked for
+        """Return the picture that a notebook shows for a result."""
+        from zbopt.reports.svg import result_html  # here, not above: a result loads no report until one is asked for
 
         return result_html(self)

@@ -1,4 +1,4 @@
-"""What the phases of one solve share."""
+"""The state of one solve, which its phases share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zbopt.portfolio.clock import Clock
-from zbopt.portfolio.incumbent import Incumbent
+from zbopt.portfolio.incumbent import SolveIncumbent
 from zbopt.portfolio.limits import Limits
 from zbopt.portfolio.progress import ProgressLog
 from zbopt.portfolio.result import Progress
@@ -32,7 +32,7 @@ class SolveState:
     limits: Limits
     clock: Clock
     progress: ProgressLog
-    incumbent: Incumbent
+    incumbent: SolveIncumbent
     views: StepViews
     notes: list[str] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class SolveState:
         """Return the state of a solve that begins now."""
         clock = Clock(limits)
         progress = ProgressLog(clock, on_progress)
-        return cls(instance, limits, clock, progress, Incumbent(instance, progress), StepViews(instance))
+        return cls(instance, limits, clock, progress, SolveIncumbent(instance, progress), StepViews(instance))
 
     def is_over(self, share: float) -> bool:
         """Return whether a share of the time is over, and let the caller know that the solve goes on."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zbopt.problem.facts import ALL_PROGRAMS, Axis, Cut, Facts, Flag, Panel, Unit
+from zbopt.problem.facts import ALL_REFERENCE_MODELS, Axis, CutRule, Facts, Flag, Panel, Unit
 from zbopt.problem.numbers import Amount
 from zbopt.problem.routes import default_shares
 
@@ -35,8 +35,8 @@ class ActivationFields(BaseModel):
         Facts(
             Axis.STAGE,
             Unit.MEMORY,
-            cut=Cut.KEPT,
-            stated_by=ALL_PROGRAMS,
+            cut=CutRule.KEPT,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag(
                 "--mem-limit",
                 "Most live activations of a stage: 6, 4.5, or by stage 8,6,4,4. An activation of a virtual stage "
@@ -52,8 +52,8 @@ class ActivationFields(BaseModel):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.MEMORY,
-            cut=Cut.DIVIDED,
-            stated_by=ALL_PROGRAMS,
+            cut=CutRule.DIVIDED,
+            stated_by=ALL_REFERENCE_MODELS,
             is_absent=_are_shares,
             filled=_shares,
             flag=Flag(
@@ -69,8 +69,8 @@ class ActivationFields(BaseModel):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.SHARE,
-            cut=Cut.KEPT,
-            stated_by=ALL_PROGRAMS,
+            cut=CutRule.KEPT,
+            stated_by=ALL_REFERENCE_MODELS,
             is_absent=_is_all_held,
             filled=lambda _: 1,
             flag=Flag(

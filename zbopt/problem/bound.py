@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A valid lower bound on the objective, in ticks, and the argument behind it (``bound:...`` or ``cp-sat``)."""
+    """Hold a valid lower bound on the objective, in ticks, and the argument behind it (``bound:...`` or ``cp-sat``)."""
 
     value: int
     proved_by: str

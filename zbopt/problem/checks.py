@@ -1,4 +1,4 @@
-"""What fields of several groups promise together. What fields of one group promise is checked in the group."""
+"""Checks of fields of several groups together. Each group checks what its own fields promise."""
 
 from __future__ import annotations
 

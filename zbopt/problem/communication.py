@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zbopt.problem.facts import Axis, Cut, Facts, Flag, Panel, Unit, facts_by_field, fields_in
+from zbopt.problem.facts import Axis, CutRule, Facts, Flag, Panel, Unit, facts_by_field, fields_in
 from zbopt.problem.kinds import COMPUTE, Communication, Kind, ReductionOccupies, TransferOccupies
 from zbopt.problem.numbers import MAX_AMOUNT, MAX_TICKS, Rational, Ticks, is_none
 from zbopt.problem.op_times import OpTimeFields
@@ -45,7 +45,7 @@ class CommunicationFields(OpTimeFields):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             flag=Flag(
                 "--communication",
                 "What a transfer is: a lag, an event on its link, or one that holds the compute of both stages too.",
@@ -65,7 +65,7 @@ class CommunicationFields(OpTimeFields):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=_is_own_link,
             flag=Flag(
                 "--transfer-occupies",
@@ -86,7 +86,7 @@ class CommunicationFields(OpTimeFields):
         Facts(
             Axis.NONE,
             Unit.MEMORY_PER_TICK,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             flag=Flag(
                 "--bandwidth",
                 "Memory units a tick between two stages: a transfer takes --comm + boundary / bandwidth.",
@@ -103,7 +103,7 @@ class CommunicationFields(OpTimeFields):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=_asks_for_no_node,
             flag=Flag("--stages-per-node", "Stages of a node, inside which other times hold.", Panel.TRANSFERS),
         ),
@@ -117,7 +117,7 @@ class CommunicationFields(OpTimeFields):
         Facts(
             Axis.NONE,
             Unit.TICKS,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             flag=Flag("--node-comm", "Latency between stages of one node.", Panel.TRANSFERS),
         ),
     ] = Field(None, exclude_if=is_none, description="Latency between stages of one node.")
@@ -126,17 +126,18 @@ class CommunicationFields(OpTimeFields):
         Facts(
             Axis.NONE,
             Unit.MEMORY_PER_TICK,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             flag=Flag("--node-bandwidth", "Memory units a tick inside a node.", Panel.TRANSFERS),
         ),
     ] = Field(None, exclude_if=is_none, description="Memory units a tick between stages of one node.")
-    comm_matrix: Annotated[tuple[tuple[Latency, ...], ...] | None, Facts(Axis.STAGE_PAIR, Unit.TICKS, cut=Cut.KEPT)] = (
-        Field(
-            None, exclude_if=is_none, description="Latency from each stage (row) to each stage, instead of comm_ticks."
-        )
+    comm_matrix: Annotated[
+        tuple[tuple[Latency, ...], ...] | None,
+        Facts(Axis.STAGE_PAIR, Unit.TICKS, cut=CutRule.KEPT),
+    ] = Field(
+        None, exclude_if=is_none, description="Latency from each stage (row) to each stage, instead of comm_ticks."
     )
     bandwidth_matrix: Annotated[
-        tuple[tuple[Bandwidth, ...], ...] | None, Facts(Axis.STAGE_PAIR, Unit.MEMORY_PER_TICK, cut=Cut.KEPT)
+        tuple[tuple[Bandwidth, ...], ...] | None, Facts(Axis.STAGE_PAIR, Unit.MEMORY_PER_TICK, cut=CutRule.KEPT)
     ] = Field(
         None,
         exclude_if=is_none,

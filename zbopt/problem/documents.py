@@ -1,4 +1,4 @@
-"""Reading JSON and TOML files, and saying on one line what is wrong with one."""
+"""JSON and TOML files as they are read, and one line on what is wrong with one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from zbopt.problem.facts import facts_of
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
-_WORDS = {
+_SENTENCES = {
     **dict.fromkeys(_UNKNOWN, "this version knows no such field"),
     "missing": "is missing; give it",
     "greater_than_equal": "must be at least {ge}",
@@ -48,15 +48,14 @@ def first_fault(error: ValidationError, known: Mapping[str, FieldInfo]) -> str:
     faults = error.errors(include_url=False)
     fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
-    words = _WORDS.get(fault["type"])
     context = fault.get("ctx", {})
-    words = "must be finite" if context.get("lt") == inf else words
-    text = words.format(**context) if words else fault["msg"].removeprefix("Value error, ")
+    sentence = "must be finite" if context.get("lt") == inf else _SENTENCES.get(fault["type"])
+    text = sentence.format(**context) if sentence else fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "tuple_type" and (isinstance(fault["input"], int | float | str) or _is_list(where, known)):
         text = "must be a list"  # a field that takes one value for all has spread it already
     if fault["type"] in _UNKNOWN:
-        ours = error.title == "Instance" or where.startswith("instance.")
-        return f"{where}: {text}{_near(str(fault['loc'][-1]), known) if ours else '; leave it out'}"
+        is_of_instance = error.title == "Instance" or where.startswith("instance.")
+        return f"{where}: {text}{_near(str(fault['loc'][-1]), known) if is_of_instance else '; leave it out'}"
     given = fault["input"]
     text_given = "null" if given is None else repr(given) if isinstance(given, (int, float, str)) else ""
     shown = f" = {text_given}" if 0 < len(text_given) <= 60 else ""
@@ -69,14 +68,14 @@ def _is_list(field: str, known: Mapping[str, FieldInfo]) -> bool:
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    """The field that ``name`` may have been meant for, as the end of a sentence."""
+    """Return the field that ``name`` may have been meant for, as the end of a sentence."""
     near = sorted((key for key in known if key.startswith(name)), key=len)
     near = near or get_close_matches(name, known, 1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "; leave it out"
 
 
 def kind_of(content: object) -> str:
-    """What a parsed file holds, in a word for an error."""
+    """Return what a parsed file holds, in a word for an error."""
     if isinstance(content, dict):
         return "an object"
     if isinstance(content, list):
@@ -87,7 +86,7 @@ def kind_of(content: object) -> str:
 
 
 def read_document(path: Path) -> Any:
-    """The content of a JSON or TOML file (by its suffix; anything but ``.toml`` is JSON).
+    """Read a JSON or TOML file (by its suffix; anything but ``.toml`` is JSON).
 
     A name that stands twice in one object is refused: one of its two values would be lost.
 
@@ -105,14 +104,14 @@ def read_document(path: Path) -> Any:
 
 
 def read_foreign_document(path: Path) -> Any:
-    """The content of a JSON file of another program: as ``read_document``, but of a name's values the last counts."""
+    """Read a JSON file of another program: of a name that stands twice in one object, the last value counts."""
     text = read_text(path, "a JSON or TOML file")
     with _named(path):
         return json.loads(text)
 
 
 def read_text(path: Path, wanted: str) -> str:
-    """The text of a file, which is to be ``wanted``.
+    """Read the text of a file, which has to be ``wanted``.
 
     Raises:
         ValueError: The file is missing, a directory, empty, not text, or longer than any that we could use.
@@ -138,7 +137,7 @@ _LONGEST = 2**30
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What a parser says, in our words and with the file's name."""
+    """Turn what a parser raises into our words, with the file's name."""
     kind = "TOML" if path.suffix == ".toml" else "JSON"
     try:
         yield
@@ -154,7 +153,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 class _RefusedError(ValueError):
-    """Well formed, but not to be taken."""
+    """Say that a file is well formed, but not to be taken."""
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 
 class Axis(StrEnum):
-    """Name what the values of a list count; ``NONE``: a single value, or a structure of its own."""
+    """Name what the entries of a list stand for; ``NONE``: a single value, or a structure of its own."""
 
     NONE = "none"
     STAGE = "stage"
@@ -38,12 +38,12 @@ class Unit(StrEnum):
     SHARE = "share"
 
 
-class Cut(StrEnum):
+class CutRule(StrEnum):
     """Say what becomes of a field where the part of a stage is cut into slices, its virtual stages.
 
     ``REFUSED``: such an instance cannot be cut. ``KEPT``: each slice has its part's value. ``DIVIDED``: each slice has
-    its share of its part's value. ``GATHERED``: a stage has the shares of all its slices together. The placement itself
-    and labels are no matter of these: the cut sets them.
+    its share of its part's value. ``GATHERED``: a stage has the shares of all its slices together. The cut itself
+    sets the placement, and what a tick is.
     """
 
     REFUSED = "refused"
@@ -52,14 +52,14 @@ class Cut(StrEnum):
     GATHERED = "gathered"
 
 
-class Program(StrEnum):
-    """Name a model beside CP-SAT that states some fields of an instance only."""
+class ReferenceModel(StrEnum):
+    """Name a model beside ours that states only some fields of an instance."""
 
     PUBLISHED = "the published integer program"
     MINIZINC = "models/pipeline.mzn"
 
 
-ALL_PROGRAMS = frozenset(Program)
+ALL_REFERENCE_MODELS = frozenset(ReferenceModel)
 
 
 class Panel(StrEnum):
@@ -107,27 +107,27 @@ class Facts:
     """Say what is true of one field of an instance, whatever its value.
 
     Attributes:
-        axis: What its values count.
-        unit: What each value counts.
-        cut: What becomes of it where a stage is cut into slices.
+        axis: What the entries of a list stand for.
+        unit: What each number counts.
+        cut: Rule for it where the part of a stage is cut into slices.
         scales: Its ticks may be divided by a common divisor of all times, and mean the same in longer ticks [D3].
         one_for_all: A list by stage or virtual stage may be given as one value for all.
-        is_label: It names or describes. It means nothing to a solver, a bound or a rule.
-        stated_by: The further models that state it in full.
-        is_absent: Whether a value of it, in an instance, says nothing, as if the field were not given. ``None``: only
-            its default says nothing.
-        filled: Its default, from the other fields as given. ``None``: the default does not depend on them.
+        is_label: It names or describes, and means nothing to a solver, a bound or a rule.
+        stated_by: The reference models that state it in full.
+        is_absent: Says of an instance and its value of the field whether the value says nothing, as if the field were
+            not given. ``None``: only its default says nothing.
+        filled: Makes its default from the other fields as given. ``None``: its default does not depend on them.
         flag: The flag that sets it; ``None``: only a file has it.
     """
 
     axis: Axis
     unit: Unit
     _: KW_ONLY
-    cut: Cut = Cut.REFUSED
+    cut: CutRule = CutRule.REFUSED
     scales: bool = False
     one_for_all: bool = True
     is_label: bool = False
-    stated_by: frozenset[Program] = frozenset()
+    stated_by: frozenset[ReferenceModel] = frozenset()
     is_absent: Callable[[Any, Any], bool] | None = None
     filled: Callable[[Mapping[str, Any]], Any] | None = None
     flag: Flag | None = None
@@ -206,13 +206,13 @@ def _is_in_use(instance: BaseModel, name: str, entry: Declared) -> bool:
     return entry.facts.is_absent is None or not entry.facts.is_absent(instance, value)
 
 
-def not_stated_by(instance: BaseModel, program: Program) -> list[str]:
-    """Return the fields in use that a further model does not state, in the order of files."""
+def not_stated_by(instance: BaseModel, model: ReferenceModel) -> list[str]:
+    """Return the fields in use that a reference model does not state, in the order of files."""
     in_use = fields_in_use(instance)
     return [
         name
         for name, facts in facts_by_field(type(instance))
-        if name in in_use and not facts.is_label and program not in facts.stated_by
+        if name in in_use and not facts.is_label and model not in facts.stated_by
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zbopt.problem.facts import ALL_PROGRAMS, Axis, Cut, Facts, Flag, Panel, Unit
+from zbopt.problem.facts import ALL_REFERENCE_MODELS, Axis, CutRule, Facts, Flag, Panel, Unit
 from zbopt.problem.kinds import Barrier, Objective
 from zbopt.problem.numbers import MAX_TICKS
 
@@ -26,8 +26,8 @@ class GoalFields(BaseModel):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
-            stated_by=ALL_PROGRAMS,
+            cut=CutRule.KEPT,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag(
                 "--objective",
                 "What is minimised: last end minus first start over all stages, the largest one of any stage, or the "
@@ -43,8 +43,8 @@ class GoalFields(BaseModel):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
-            stated_by=ALL_PROGRAMS,
+            cut=CutRule.KEPT,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag(
                 "--barrier",
                 "What the optimizer step O of a stage waits for: it is not modelled, every W of all stages, or the W "
@@ -60,9 +60,9 @@ class GoalFields(BaseModel):
         Facts(
             Axis.STAGE,
             Unit.TICKS,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             scales=True,
-            stated_by=ALL_PROGRAMS,
+            stated_by=ALL_REFERENCE_MODELS,
             filled=_no_time_at_a_barrier,
             flag=Flag("--optimizer", "Time of O, with a barrier.", Panel.PROBLEM, default="0", beside_file=True),
         ),

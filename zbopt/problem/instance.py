@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, ValidationError, model_validator
 
+from zbopt.problem.atomic import write_text
 from zbopt.problem.checked_model import CheckedModel
 from zbopt.problem.checks import check_fields
 from zbopt.problem.communication import Collective
@@ -200,7 +201,7 @@ def write_instance(instance: Instance, path: Path | str) -> None:
     dumped = instance.model_dump(mode="json", exclude_none=True)
     spread = spread_fields(type(instance))
     lines = (f"  {json.dumps(k)}: {json.dumps(_collapse(v) if k in spread else v)}" for k, v in dumped.items())
-    Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def _collapse(value: object) -> object:

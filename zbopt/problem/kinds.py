@@ -1,4 +1,4 @@
-"""The words of the problem: what an event does, what is minimised, what an optimizer step waits for."""
+"""The words of a problem: kinds of events, objectives, barriers, and what transfers and reductions occupy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an event does, in the zero-bubble papers' letters.
+    """Name what an event does, in the zero-bubble papers' letters.
 
     ``SEND_F`` hands an activation to the next virtual stage, ``SEND_B`` a gradient to the one before; both belong to
     the virtual stage that sends. ``G`` reduces a virtual stage's gradients over data parallel replicas. ``R`` computes
@@ -31,7 +31,7 @@ COMPUTE = frozenset({Kind.F, Kind.B, Kind.W, Kind.BW, Kind.R, Kind.O})
 
 
 class Objective(StrEnum):
-    """What is minimised, in ticks."""
+    """Name what is minimised, in ticks."""
 
     MAKESPAN = "makespan"
     MAX_STAGE_SPAN = "max_stage_span"
@@ -39,7 +39,7 @@ class Objective(StrEnum):
 
 
 class Barrier(StrEnum):
-    """What an optimizer step waits for: nothing is modelled, every stage's gradients, or its own stage's."""
+    """Name what an optimizer step waits for: no step is modelled, every stage's gradients, or its own stage's."""
 
     NONE = "none"
     GLOBAL = "global"
@@ -47,7 +47,7 @@ class Barrier(StrEnum):
 
 
 class Drop(StrEnum):
-    """Whether an activation is dropped between its F and its backward: never, always, or as the schedule chooses."""
+    """Say when an activation is dropped between its F and its backward: never, always, or as the schedule chooses."""
 
     NEVER = "never"
     ALWAYS = "always"
@@ -55,7 +55,7 @@ class Drop(StrEnum):
 
 
 class Communication(StrEnum):
-    """What a transfer between stages is: a lag, an event on a link, or one that also holds both stages' compute."""
+    """Name what a transfer between stages is: a lag, an event on a link, or one that holds both stages' compute too."""
 
     LATENCY = "latency"
     LINK = "link"
@@ -63,14 +63,14 @@ class Communication(StrEnum):
 
 
 class TransferOccupies(StrEnum):
-    """What one transfer at a time may use: its directed link, or the port of both stages in either direction."""
+    """Name what one transfer at a time may use: its directed link, or the port of both stages in either direction."""
 
     LINK = "link"
     PORT = "port"
 
 
 class ReductionOccupies(StrEnum):
-    """What one reduction at a time may use: a link of its stage, one of its node, or the port of its stage."""
+    """Name what one reduction at a time may use: a link of its stage, one of its node, or the port of its stage."""
 
     STAGE = "stage"
     NODE = "node"

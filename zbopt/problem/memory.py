@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from zbopt.problem.activations import ActivationFields
-from zbopt.problem.facts import Axis, Cut, Facts, Flag, Panel, Unit, is_nothing
+from zbopt.problem.facts import Axis, CutRule, Facts, Flag, Panel, Unit, is_nothing
 from zbopt.problem.kinds import Drop
 from zbopt.problem.numbers import Amounts, Ticks, number
 
@@ -41,7 +41,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.MEMORY,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             is_absent=is_nothing,
             flag=Flag(
                 "--gradient-state",
@@ -56,7 +56,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.MEMORY,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=is_nothing,
             flag=Flag(
                 "--boundary",
@@ -74,7 +74,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=_is_zero,
             flag=Flag(
                 "--receive-buffers",
@@ -94,7 +94,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.STAGE,
             Unit.MEMORY,
-            cut=Cut.GATHERED,
+            cut=CutRule.GATHERED,
             is_absent=is_nothing,
             flag=Flag("--parameters", "Memory of the parameters, by stage.", Panel.MEMORY, default="not counted"),
         ),
@@ -104,7 +104,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.STAGE,
             Unit.MEMORY,
-            cut=Cut.GATHERED,
+            cut=CutRule.GATHERED,
             is_absent=is_nothing,
             flag=Flag("--gradients", "Memory of their gradients, by stage.", Panel.MEMORY, default="not counted"),
         ),
@@ -114,7 +114,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.STAGE,
             Unit.MEMORY,
-            cut=Cut.GATHERED,
+            cut=CutRule.GATHERED,
             is_absent=is_nothing,
             flag=Flag(
                 "--optimizer-state", "Memory of the optimizer's state, by stage.", Panel.MEMORY, default="not counted"
@@ -126,7 +126,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.STAGE,
             Unit.MEMORY,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=is_nothing,
             flag=Flag("--workspace", "Memory that ops need while they run, by stage.", Panel.MEMORY, default="0"),
         ),
@@ -136,7 +136,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.STAGE,
             Unit.MEMORY,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=is_nothing,
             flag=Flag("--reserve", "Memory lost to the allocator, by stage.", Panel.MEMORY, default="0"),
         ),
@@ -165,7 +165,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=_never_drops,
             flag=Flag(
                 "--recompute",
@@ -186,7 +186,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
             filled=_forward_where_recomputed,
             flag=Flag("--recompute-time", "Time of R.", Panel.DROPPING, default="that of F"),
@@ -197,7 +197,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.MEMORY,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             is_absent=is_nothing,
             flag=Flag(
                 "--checkpoint",
@@ -214,7 +214,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=_never_drops,
             flag=Flag(
                 "--offload",
@@ -234,7 +234,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
             flag=Flag("--offload-time", "Time of OUT.", Panel.DROPPING),
         ),
@@ -244,7 +244,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
             filled=_as_out,
             flag=Flag("--reload-time", "Time of IN.", Panel.DROPPING, default="that of OUT"),
@@ -255,7 +255,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.MEMORY,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             is_absent=is_nothing,
             flag=Flag(
                 "--offload-rest",
@@ -273,7 +273,7 @@ class MemoryFields(ActivationFields):
         Facts(
             Axis.STAGE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=_is_own_link,
             flag=Flag(
                 "--host-link",

@@ -32,7 +32,7 @@ def _parse_rational(value: object) -> Fraction:
 
 
 def number(value: Fraction) -> int | float | str:
-    """A JSON number that reads back as exactly ``value``, else the fraction as text (``'48/131'``)."""
+    """Return a JSON number that reads back as exactly ``value``, else the fraction as text (``'48/131'``)."""
     if value.denominator == 1:
         return value.numerator
     return float(value) if Fraction(repr(float(value))) == value else str(value)
@@ -52,11 +52,11 @@ Amounts = tuple[Amount, ...]
 
 
 def is_none(value: object) -> bool:
-    """Whether a field is not given: then files leave it out."""
+    """Return whether a field is not given: then files leave it out."""
     return value is None
 
 
 def counted(count: int, what: str) -> str:
-    """``1 stage``, ``2 stages``."""
+    """Return a number with its noun, such as ``1 stage`` or ``2 stages``."""
     plural = f"{what}es" if what.endswith(("ch", "ss")) else f"{what}s"
     return f"{count} {what if count == 1 else plural}"

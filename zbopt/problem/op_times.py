@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zbopt.problem.facts import ALL_PROGRAMS, Axis, Cut, Facts, Flag, Panel, Program, Unit
+from zbopt.problem.facts import ALL_REFERENCE_MODELS, Axis, CutRule, Facts, Flag, Panel, ReferenceModel, Unit
 from zbopt.problem.numbers import MAX_TICKS, Ticks, is_none
 
 
@@ -24,9 +24,9 @@ class OpTimeFields(BaseModel):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
-            stated_by=ALL_PROGRAMS,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag(
                 "--forward",
                 "Time of F of a virtual stage: whole ticks (3) or with a unit (18.522ms); one for all, or a comma list "
@@ -41,9 +41,9 @@ class OpTimeFields(BaseModel):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
-            stated_by=ALL_PROGRAMS,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag(
                 "--backward",
                 "Time of B, the gradient of the input. 'none,1,1,1': the first stage has no B.",
@@ -57,9 +57,9 @@ class OpTimeFields(BaseModel):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
-            stated_by=ALL_PROGRAMS,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag("--weight", "Time of W, the gradient of the weights.", Panel.PROBLEM, default="1"),
         ),
     ] = Field(None, description="Time of W, by virtual stage.")
@@ -68,9 +68,9 @@ class OpTimeFields(BaseModel):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
-            stated_by=frozenset({Program.MINIZINC}),
+            stated_by=frozenset({ReferenceModel.MINIZINC}),
             flag=Flag(
                 "--fused-backward",
                 "Time of BW, B and W in one op. Alone: the backward is never split. Beside --backward and --weight: a "
@@ -88,7 +88,7 @@ class OpTimeFields(BaseModel):
         Facts(
             Axis.STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
             is_absent=_is_never_overlapped,
             flag=Flag(
@@ -109,9 +109,9 @@ class OpTimeFields(BaseModel):
         Facts(
             Axis.NONE,
             Unit.TICKS,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             scales=True,
-            stated_by=ALL_PROGRAMS,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag("--comm", "Latency of a transfer between two stages (0.601ms).", Panel.PROBLEM, default="0"),
         ),
     ] = Field(0, ge=0, le=MAX_TICKS, strict=True, description="Latency of a transfer between different stages.")

@@ -1,4 +1,4 @@
-"""Which virtual stages each microbatch passes, and microbatches whose ops take times of their own."""
+"""Routes of microbatches over virtual stages, and microbatches whose ops take times of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, TypeVarTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zbopt.problem.facts import Axis, Cut, Facts, Unit
+from zbopt.problem.facts import Axis, CutRule, Facts, Unit
 from zbopt.problem.kinds import Kind
 from zbopt.problem.numbers import MAX_MICROBATCHES, Ticks, is_none
 from zbopt.problem.size import SizeFields
@@ -222,7 +222,7 @@ class RouteFields(SizeFields):
         "each virtual stage is on one route. null: all pass all virtual stages.",
     )
     microbatch_times: Annotated[
-        tuple[MicrobatchTimes, ...] | None, Facts(Axis.NONE, Unit.TICKS, cut=Cut.DIVIDED, scales=True)
+        tuple[MicrobatchTimes, ...] | None, Facts(Axis.NONE, Unit.TICKS, cut=CutRule.DIVIDED, scales=True)
     ] = Field(
         None,
         exclude_if=is_none,

@@ -16,11 +16,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from zbopt.problem.atomic import write_text
 from zbopt.problem.instance import COMPUTE, Instance, Kind, first_error, read_document
 
 
 class Status(StrEnum):
-    """What is known of a value."""
+    """Name what is known of a value."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -29,7 +30,7 @@ class Status(StrEnum):
 
 
 class Engine(StrEnum):
-    """What searches between the heuristics' value and the bound: CP-SAT, or the published integer program."""
+    """Name what searches between the heuristics' value and the bound: CP-SAT, or the published integer program."""
 
     CP_SAT = "cp-sat"
     MILP = "milp"
@@ -89,7 +90,7 @@ class Provenance(BaseModel):
 
 
 class Schedule(BaseModel):
-    """An instance, its events, and their provenance."""
+    """Hold an instance, its events, and their provenance."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
@@ -129,7 +130,7 @@ class Schedule(BaseModel):
         return self._rows(COMPUTE)
 
     def holders_by_stage(self) -> tuple[tuple[Event, ...], ...]:
-        """All events that take or give back memory of each stage, in order of start: its ops, OUT and IN."""
+        """Return all events of each stage that take or free memory, in order of start: its ops, OUT and IN."""
         return self._rows(COMPUTE | {Kind.OUT, Kind.IN})
 
     def _rows(self, kinds: Collection[Kind]) -> tuple[tuple[Event, ...], ...]:
@@ -141,7 +142,7 @@ class Schedule(BaseModel):
 
 
 def second_halves(instance: Instance, row: Iterable[Event]) -> list[Event]:
-    """The BW of a stage that run as one op with an F of the same interval, where the instance allows that."""
+    """Return the BW of a stage that run as one op with an F of the same interval, where the instance allows that."""
     if instance.overlapped_ticks is None:
         return []
     events = list(row)
@@ -161,7 +162,7 @@ def versions() -> dict[str, str]:
 
 
 def schedule_from_document(document: object, where: str) -> Schedule:
-    """A schedule from parsed JSON.
+    """Build a schedule from parsed JSON.
 
     Args:
         document: The parsed file.
@@ -187,7 +188,7 @@ def write_schedule(schedule: Schedule, path: Path | str) -> None:
     head = schedule.model_dump(mode="json", exclude={"events"}, exclude_none=True)
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
     events = ",\n".join(f"    {_record(event)}" for event in schedule.events)
-    Path(path).write_text("{\n" + "\n".join(lines) + f'\n  "events": [\n{events}\n  ]\n}}\n', encoding="utf-8")
+    write_text(path, "{\n" + "\n".join(lines) + f'\n  "events": [\n{events}\n  ]\n}}\n')
 
 
 def _record(event: Event) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from zbopt.problem.facts import ALL_PROGRAMS, Axis, Cut, Facts, Flag, Panel, Unit
+from zbopt.problem.facts import ALL_REFERENCE_MODELS, Axis, CutRule, Facts, Flag, Panel, Unit
 from zbopt.problem.numbers import MAX_MICROBATCHES, MAX_STAGES, Amount
 
 
@@ -31,8 +31,8 @@ class SizeFields(BaseModel):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
-            stated_by=ALL_PROGRAMS,
+            cut=CutRule.KEPT,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag("--stages", "Devices of the pipeline (p).", Panel.PROBLEM),
         ),
     ] = Field(ge=1, le=MAX_STAGES, strict=True, description="Devices of the pipeline (p).")
@@ -41,8 +41,8 @@ class SizeFields(BaseModel):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
-            stated_by=ALL_PROGRAMS,
+            cut=CutRule.KEPT,
+            stated_by=ALL_REFERENCE_MODELS,
             flag=Flag("--micro", "Microbatches of the step (m).", Panel.PROBLEM),
         ),
     ] = Field(ge=1, le=MAX_MICROBATCHES, strict=True, description="Microbatches of the step (m).")
@@ -52,7 +52,7 @@ class SizeFields(BaseModel):
             Axis.VIRTUAL_STAGE,
             Unit.NONE,
             one_for_all=False,
-            stated_by=ALL_PROGRAMS,
+            stated_by=ALL_REFERENCE_MODELS,
             is_absent=_is_linear,
             filled=lambda given: tuple(range(given["stages"])),
         ),

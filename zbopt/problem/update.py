@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from zbopt.problem.facts import Axis, Cut, Facts, Flag, Panel, Unit
+from zbopt.problem.facts import Axis, CutRule, Facts, Flag, Panel, Unit
 from zbopt.problem.goal import GoalFields
 from zbopt.problem.kinds import Barrier, Objective, ReductionOccupies
 from zbopt.problem.numbers import MAX_TICKS, Ticks, is_none
@@ -31,7 +31,7 @@ class UpdateFields(GoalFields):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             flag=Flag(
                 "--iterations",
                 "Steps one after another, with a barrier.",
@@ -46,7 +46,7 @@ class UpdateFields(GoalFields):
         Facts(
             Axis.MICROBATCH,
             Unit.TICKS,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             scales=True,
             flag=Flag(
                 "--input-ready",
@@ -65,7 +65,7 @@ class UpdateFields(GoalFields):
         Facts(
             Axis.NONE,
             Unit.TICKS,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             scales=True,
             flag=Flag("--loss", "Time of the loss, after the last stage's F.", Panel.AROUND, default="0"),
         ),
@@ -75,7 +75,7 @@ class UpdateFields(GoalFields):
         Facts(
             Axis.VIRTUAL_STAGE,
             Unit.TICKS,
-            cut=Cut.DIVIDED,
+            cut=CutRule.DIVIDED,
             scales=True,
             flag=Flag(
                 "--reduction",
@@ -89,7 +89,7 @@ class UpdateFields(GoalFields):
         Facts(
             Axis.NONE,
             Unit.NONE,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             is_absent=_is_own_link,
             flag=Flag(
                 "--reduction-occupies",
@@ -104,7 +104,7 @@ class UpdateFields(GoalFields):
         Facts(
             Axis.NONE,
             Unit.TICKS,
-            cut=Cut.KEPT,
+            cut=CutRule.KEPT,
             scales=True,
             flag=Flag(
                 "--barrier-time",

@@ -1,4 +1,4 @@
-"""Runs a schedule on PyTorch's own pipeline engine, measures it, and proves that it computes the same update.
+"""Run a schedule on PyTorch's own pipeline runtime, measure it, and prove that it computes the same update.
 
-Nothing here imports torch until a command runs; the modules that do are named in ``docs/replay.md``.
+Importing this package loads no torch. ``docs/replay.md`` names the modules that do load it.
 """

@@ -1,4 +1,4 @@
-"""``torchrun -m zbopt.replay SCHEDULE ...``: one process of a run; ``python -m zbopt.replay`` starts them itself."""
+"""Entry point of ``torchrun -m zbopt.replay SCHEDULE``, one process of a run; ``python -m`` starts all of them."""
 
 from __future__ import annotations
 

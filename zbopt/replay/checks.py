@@ -1,7 +1,8 @@
-"""What has to hold before a run starts, because PyTorch's runtime would err without a word or wait for ever.
+"""Checks before a run starts, of what PyTorch's runtime would silently compute wrongly or wait for without end.
 
-Measured on torch 2.13: the loader takes duplicates, microbatches out of range and a table without REDUCE_GRAD; a last
-stage whose forwards are not in microbatch order takes the wrong losses, and every gradient is silently wrong.
+Measured on torch 2.13: the loader accepts duplicates, microbatches out of range and a table without REDUCE_GRAD. Where
+the forwards of the last virtual stage are not in microbatch order, it uses the wrong losses, and every gradient is
+silently wrong.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from zbopt.formats.order import require_kept
 from zbopt.formats.torch_csv import COMPUTE, Action, Op, Rows
@@ -20,7 +22,7 @@ from zbopt.validator import validate
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a run does not start: a stable code, and a sentence that names the action and the way out."""
+    """Give one reason why a run does not start: a stable code, and a sentence that names the action and a remedy."""
 
     code: str
     message: str
@@ -29,8 +31,8 @@ class Refusal:
         return f"{self.code}: {self.message}"
 
 
-class RefusedError(ValueError):
-    """The run was refused before it started; ``refusals`` are all the reasons."""
+class CannotReplayError(ValueError):
+    """Signal that a schedule was refused before its run started; ``refusals`` holds all the reasons."""
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         self.refusals = tuple(refusals)
@@ -38,28 +40,38 @@ class RefusedError(ValueError):
         super().__init__(f"refused before start: {refusals[0]}{more}")
 
 
-def refuse(schedule: Schedule, *, single_process: bool) -> Rows:
-    """The actions of ``schedule``, checked.
+def checked_actions(schedule: Schedule, *, single_process: bool) -> Rows:
+    """Check ``schedule`` and return the actions of each rank.
 
     Raises:
-        RefusedError: Something does not hold.
+        CannotReplayError: PyTorch's runtime would err or hang on it.
     """
-    found = check_schedule(schedule)
-    if not found:
-        rows = lower(schedule, single_process=single_process)
-        found = check_rows(rows, schedule.instance)
-    if found:
-        raise RefusedError(found)
-    return rows
+    refusals = check_schedule(schedule)
+    if not refusals:
+        actions_by_rank = lower(schedule, single_process=single_process)
+        refusals = check_actions(actions_by_rank, schedule.instance)
+    if refusals:
+        raise CannotReplayError(refusals)
+    return actions_by_rank
 
 
 def check_schedule(schedule: Schedule) -> list[Refusal]:
-    """Reasons in the schedule itself: what the validator finds, and what a table of actions has no word for."""
-    late = next((e for e in schedule.events if e.iteration), None)
-    if late is not None:
-        return [Refusal("several_iterations", f"{late.id}: replay runs files of one iteration; cut the file")]
+    """Return the reasons against a schedule that lie in itself.
+
+    These are what the validator finds, and what a table of actions cannot express.
+    """
+    later = next((e for e in schedule.events if e.iteration), None)
+    if later is not None:
+        return [
+            Refusal("several_iterations", f"{later.id}: replay runs one iteration only; cut the file to iteration 0")
+        ]
     if schedule.instance.routes is not None:
-        return [Refusal("several_routes", "routes: PyTorch's runtime has one route for all microbatches; take another")]
+        return [
+            Refusal(
+                "several_routes",
+                "routes: PyTorch's runtime has one route for all microbatches; choose a placement with one route",
+            )
+        ]
     if schedule.instance.overlapped_ticks is not None:
         return [Refusal("overlapped", "overlapped_ticks: PyTorch runs F and BW one after the other; leave it out")]
     try:
@@ -69,25 +81,33 @@ def check_schedule(schedule: Schedule) -> list[Refusal]:
     return [Refusal(v.code.value, v.message) for v in validate(schedule.instance, schedule).violations]
 
 
-def check_rows(rows: Rows, instance: Instance) -> list[Refusal]:
-    """Reasons in the actions. ``rows`` are one a stage, or a single row for all stages in one process."""
-    single = len(rows) == 1
+def check_actions(actions_by_rank: Rows, instance: Instance) -> list[Refusal]:
+    """Return the reasons against a table of actions.
+
+    Args:
+        actions_by_rank: A list of actions for each stage, or a single list for all stages in one process.
+        instance: The problem that the table solves.
+    """
+    single = len(actions_by_rank) == 1
     stage_of = [0] * instance.virtual_stages if single else list(instance.stage_of)
-    if not single and len(rows) != instance.stages:
-        return [Refusal("rank_count", f"{len(rows)} rows for {instance.stages} stages; give one row a stage")]
-    found = list(_out_of_range(rows, instance, stage_of))
-    if found:
-        return found
-    found += _counts(rows, instance)
-    found += _order(rows, instance)
-    found += _reduction(rows, instance)
-    found += _transfers(rows, stage_of)
-    return found or _stuck(rows, stage_of)
+    if not single and len(actions_by_rank) != instance.stages:
+        return [
+            Refusal("rank_count", f"{len(actions_by_rank)} rows for {instance.stages} stages; give one row a stage")
+        ]
+    refusals = list(_out_of_range(actions_by_rank, instance, stage_of))
+    if refusals:
+        return refusals  # the other checks index by virtual stage and microbatch
+    refusals += _wrong_counts(actions_by_rank, instance)
+    refusals += _wrong_order(actions_by_rank, instance)
+    refusals += _wrong_frames(actions_by_rank, instance)
+    refusals += _wrong_transfers(actions_by_rank, stage_of)
+    return refusals or _deadlocks(actions_by_rank, stage_of)
 
 
-def _out_of_range(rows: Rows, instance: Instance, stage_of: Sequence[int]) -> Iterator[Refusal]:
-    for rank, row in enumerate(rows):
-        for action in row:
+def _out_of_range(actions_by_rank: Rows, instance: Instance, stage_of: Sequence[int]) -> Iterator[Refusal]:
+    """Yield actions on a virtual stage or microbatch that does not exist, or on the wrong rank."""
+    for rank, actions in enumerate(actions_by_rank):
+        for action in actions:
             micro = action.microbatch
             if not 0 <= action.virtual_stage < instance.virtual_stages:
                 limit = f"virtual stages are 0 to {instance.virtual_stages - 1}"
@@ -96,13 +116,13 @@ def _out_of_range(rows: Rows, instance: Instance, stage_of: Sequence[int]) -> It
                 limit = f"microbatches are 0 to {instance.microbatches - 1}"
                 yield Refusal("microbatch_range", f"{action} of rank {rank}: {limit}; drop it")
             elif stage_of[action.virtual_stage] != rank:
-                held = stage_of[action.virtual_stage]
-                yield Refusal("wrong_rank", f"{action} is on rank {rank}, its weights are on {held}; move it there")
+                owner = stage_of[action.virtual_stage]
+                yield Refusal("wrong_rank", f"{action} is on rank {rank}, its weights are on {owner}; move it there")
 
 
-def _counts(rows: Rows, instance: Instance) -> Iterator[Refusal]:
-    """Each forward once; each backward once, whole or as input and weight gradient."""
-    counts = Counter(action for row in rows for action in row)
+def _wrong_counts(actions_by_rank: Rows, instance: Instance) -> Iterator[Refusal]:
+    """Yield what does not run exactly once: each forward, and each backward, whole or as input and weight gradient."""
+    counts = Counter(action for actions in actions_by_rank for action in actions)
     for action, count in counts.items():
         if count > 1:
             yield Refusal("duplicate_action", f"{action} runs {count} times; keep one")
@@ -120,19 +140,20 @@ def _counts(rows: Rows, instance: Instance) -> Iterator[Refusal]:
                 )
 
 
-def _order(rows: Rows, instance: Instance) -> Iterator[Refusal]:
-    """F before the backward, I before W, and the last virtual stage's forwards in microbatch order."""
-    rank_of = {Op.FORWARD: 0, Op.BACKWARD: 1, Op.INPUT_GRAD: 1, Op.WEIGHT_GRAD: 2}
-    for row in rows:
+def _wrong_order(actions_by_rank: Rows, instance: Instance) -> Iterator[Refusal]:
+    """Yield violations of F before backward, of I before W, and of microbatch order on the last virtual stage."""
+    phase_of = {Op.FORWARD: 0, Op.BACKWARD: 1, Op.INPUT_GRAD: 1, Op.WEIGHT_GRAD: 2}
+    for actions in actions_by_rank:
         reached: dict[tuple[int, int | None], int] = {}
-        for action in row:
-            if action.op in rank_of:
+        for action in actions:
+            if action.op in phase_of:
                 key = (action.virtual_stage, action.microbatch)
-                if rank_of[action.op] < reached.get(key, -1) or (rank_of[action.op] and key not in reached):
+                if phase_of[action.op] < reached.get(key, -1) or (phase_of[action.op] and key not in reached):
                     yield Refusal("wrong_order", f"{action} is out of order with its own F and backward; swap them")
-                reached[key] = rank_of[action.op]
+                reached[key] = phase_of[action.op]
     last = instance.virtual_stages - 1
-    forwards = [a.microbatch for row in rows for a in row if a.virtual_stage == last and a.op is Op.FORWARD]
+    all_actions = chain.from_iterable(actions_by_rank)
+    forwards = [a.microbatch for a in all_actions if a.virtual_stage == last and a.op is Op.FORWARD]
     for expected, micro in enumerate(forwards):
         if micro != expected:
             text = f"{last}F{micro} runs where {last}F{expected} should: PyTorch takes losses by position; sort them"
@@ -140,28 +161,36 @@ def _order(rows: Rows, instance: Instance) -> Iterator[Refusal]:
             break
 
 
-def _reduction(rows: Rows, instance: Instance) -> Iterator[Refusal]:
-    """One UNSHARD before everything, one REDUCE_GRAD and RESHARD after everything, of each virtual stage."""
+def _wrong_frames(actions_by_rank: Rows, instance: Instance) -> Iterator[Refusal]:
+    """Yield faults of the frame of each virtual stage: UNSHARD first, REDUCE_GRAD and RESHARD last, each once."""
     for v in range(instance.virtual_stages):
-        own = [action.op for row in rows for action in row if action.virtual_stage == v]
-        compute = [i for i, op in enumerate(own) if op in COMPUTE]
-        frame = [(Op.UNSHARD, -1), (Op.REDUCE_GRAD, 1), (Op.RESHARD, 1)]
-        for op, side in frame:
-            at = [i for i, found in enumerate(own) if found is op]
-            if len(at) != 1:
-                text = f"{v}{op.value} is there {len(at)} times; gradients would not be scaled or reduced; give one"
-                yield Refusal("missing_reduction" if not at else "duplicate_action", text)
-            elif compute and not (at[0] < compute[0] if side < 0 else at[0] > compute[-1]):
-                where = "before all" if side < 0 else "after all"
-                yield Refusal("wrong_order", f"{v}{op.value} must stand {where} work of virtual stage {v}; move it")
+        ops = [action.op for actions in actions_by_rank for action in actions if action.virtual_stage == v]
+        yield from _misplaced(v, ops, Op.UNSHARD, before=True)
+        yield from _misplaced(v, ops, Op.REDUCE_GRAD, before=False)
+        yield from _misplaced(v, ops, Op.RESHARD, before=False)
 
 
-def _transfers(rows: Rows, stage_of: Sequence[int]) -> Iterator[Refusal]:
-    """What one rank of a pair sends is what the other receives, in the same order."""
+def _misplaced(virtual_stage: int, ops: Sequence[Op], op: Op, *, before: bool) -> Iterator[Refusal]:
+    """Yield a refusal unless ``op`` runs once, and before (or after) all compute of the virtual stage."""
+    name = f"{virtual_stage}{op.value}"
+    count = ops.count(op)
+    if count != 1:
+        text = f"{name} runs {count} times; gradients would not be scaled or reduced; give it once"
+        yield Refusal("duplicate_action" if count else "missing_reduction", text)
+        return
+    at = ops.index(op)
+    other_side = ops[:at] if before else ops[at + 1 :]
+    if any(each in COMPUTE for each in other_side):
+        side = "before" if before else "after"
+        yield Refusal("wrong_order", f"{name} must stand {side} all work of virtual stage {virtual_stage}; move it")
+
+
+def _wrong_transfers(actions_by_rank: Rows, stage_of: Sequence[int]) -> Iterator[Refusal]:
+    """Yield pairs of ranks where one receives other messages than the other sends, or in another order."""
     sent: dict[tuple[int, int], list[str]] = defaultdict(list)
     received: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for rank, row in enumerate(rows):
-        for a in row:
+    for rank, actions in enumerate(actions_by_rank):
+        for a in actions:
             step = {Op.SEND_F: 1, Op.SEND_B: -1, Op.RECV_F: -1, Op.RECV_B: 1}.get(a.op)
             if step is None:
                 continue
@@ -178,18 +207,21 @@ def _transfers(rows: Rows, stage_of: Sequence[int]) -> Iterator[Refusal]:
             differs = set(sent[pair]) ^ set(received[pair])
             text = f"first unmatched {min(differs)}" if differs else "the order differs"
             names = f"rank {pair[0]} sends and rank {pair[1]} receives"
-            yield Refusal("wrong_transfer", f"{names} different messages: {text}; lower the schedule anew")
+            yield Refusal("wrong_transfer", f"{names} different messages: {text}; export the schedule again")
 
 
-def _stuck(rows: Rows, stage_of: Sequence[int]) -> list[Refusal]:
-    """Run the rows with sends that do not wait: what never starts waits in a circle, or for an input nobody sends."""
+def _deadlocks(actions_by_rank: Rows, stage_of: Sequence[int]) -> list[Refusal]:
+    """Run the actions with sends that do not wait, and return the first that never starts, if any.
+
+    Such an action waits in a circle, or for an input that nobody sends.
+    """
     done: set[Action] = set()
-    queues = [deque(row) for row in rows]
+    queues = [deque(actions) for actions in actions_by_rank]
     moved = True
     while moved:
         moved = False
         for queue in queues:
-            while queue and _needs(queue[0], stage_of, len(rows) == 1) <= done:
+            while queue and _needs(queue[0], stage_of, len(actions_by_rank) == 1) <= done:
                 done.add(queue.popleft().as_whole())
                 moved = True
     stuck = [(rank, queue[0]) for rank, queue in enumerate(queues) if queue]
@@ -200,18 +232,21 @@ def _stuck(rows: Rows, stage_of: Sequence[int]) -> list[Refusal]:
 
 
 def _needs(action: Action, stage_of: Sequence[int], single: bool) -> set[Action]:
-    """Actions that must have run before ``action``: its input here, or both ends of the transfer that brings it."""
+    """Return the actions that must have run before ``action``.
+
+    That is the op that makes its input on the same rank, or both ends of the transfer that brings the input.
+    """
     v, micro = action.virtual_stage, action.microbatch
     if action.op in (Op.SEND_F, Op.SEND_B):
         return {Action(v, Op.FORWARD if action.op is Op.SEND_F else Op.BACKWARD, micro)}
     if action.op is Op.FORWARD:
-        giver, send, receive = v - 1, Op.SEND_F, Op.RECV_F
+        source, send, receive = v - 1, Op.SEND_F, Op.RECV_F
     elif action.op in (Op.BACKWARD, Op.INPUT_GRAD):
-        giver, send, receive = v + 1, Op.SEND_B, Op.RECV_B
+        source, send, receive = v + 1, Op.SEND_B, Op.RECV_B
     else:
         return set()
-    if not 0 <= giver < len(stage_of):
+    if not 0 <= source < len(stage_of):
         return set()
-    if single or stage_of[giver] == stage_of[v]:
-        return {Action(giver, Op.FORWARD if send is Op.SEND_F else Op.BACKWARD, micro)}
-    return {Action(giver, send, micro), Action(v, receive, micro)}
+    if single or stage_of[source] == stage_of[v]:
+        return {Action(source, Op.FORWARD if send is Op.SEND_F else Op.BACKWARD, micro)}
+    return {Action(source, send, micro), Action(v, receive, micro)}

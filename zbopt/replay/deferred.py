@@ -1,8 +1,10 @@
-"""B and W apart, through the engine's official hook: B is autograd's whole backward without the products of Linear
-weights, which wait in a queue; W runs the queue. Beside Megatron's and the zero-bubble papers' weight store.
+"""A backward split into B and W, through the official hook of PyTorch's runtime.
 
-Unlike the engine's own split this also splits the first stage, costs no walk over the autograd graph, and lets the
-activations go at B but for the two factors of each product.
+B is autograd's whole backward without the weight products of Linear layers, which wait in a queue; W runs the queue.
+Megatron-LM's and the zero-bubble papers' weight gradient stores work in the same way.
+
+Unlike the runtime's own split this one also splits the first virtual stage, needs no walk over the autograd graph, and
+frees the activations at B, except for the two factors of each product.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 Hold = Callable[[Tensor], object]
-"""Counts a tensor as held for as long as the returned object lives (the memory meter's)."""
+"""Function that counts a tensor as kept in memory for as long as the returned object lives (the memory meter's)."""
 
 
 class WeightQueue:
-    """Weight gradients of one virtual stage that its B left over. ``take`` is the engine's ``dw_builder``."""
+    """Queue the weight gradients that B of one virtual stage leaves to W. ``take`` is PyTorch's ``dw_builder``."""
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
@@ -26,24 +28,24 @@ class WeightQueue:
         self._work: list[Callable[[], None]] = []
 
     def add(self, weight: nn.Parameter, inputs: Tensor, grad: Tensor) -> None:
-        """Leave the product ``grad^T inputs`` for W."""
-        held = (self.hold(inputs), self.hold(grad)) if self.hold else None
-        self._waiting.append((weight, inputs, grad, held))
+        """Leave the product ``grad^T inputs`` to W."""
+        counted = (self.hold(inputs), self.hold(grad)) if self.hold else None
+        self._waiting.append((weight, inputs, grad, counted))
 
     def add_work(self, work: Callable[[], None]) -> None:
-        """Leave any other work for W."""
+        """Leave any other work to W."""
         self._work.append(work)
 
     def take(self) -> Callable[[], None]:
-        """Everything left since the last call, as the function that does it."""
+        """Return a function that does everything left since the last call."""
         waiting, self._waiting = self._waiting, []
         works, self._work = self._work, []
 
         def run() -> None:
             for work in works:
                 work()
-            while waiting:
-                weight, inputs, grad, _held = waiting.pop(0)
+            while waiting:  # popped one by one, so that each product's factors are freed at once
+                weight, inputs, grad, _ = waiting.pop(0)
                 product = grad.reshape(-1, grad.shape[-1]).t() @ inputs.reshape(-1, inputs.shape[-1])
                 weight.grad = product if weight.grad is None else weight.grad.add_(product)
 
@@ -51,7 +53,10 @@ class WeightQueue:
 
 
 class _Product(torch.autograd.Function):
-    """``linear`` with its weight gradient queued. The weight stays on ``ctx``: a saved one may come back as a copy."""
+    """Compute ``linear`` and queue its weight gradient.
+
+    The weight stays on ``ctx``: one that autograd saved may come back as a copy, whose ``grad`` nobody reads.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: nn.Parameter, bias: Tensor | None, queue: WeightQueue) -> Tensor:
@@ -70,12 +75,12 @@ class _Product(torch.autograd.Function):
 
 
 class DeferredLinear(nn.Linear):
-    """A Linear whose weight gradient is left to W."""
+    """Replace a Linear by one that leaves its weight gradient to W."""
 
     queue: WeightQueue
 
     def forward(self, x: Tensor) -> Tensor:
-        """As ``nn.Linear``, bit for bit."""
+        """Return what ``nn.Linear`` returns, bit for bit."""
         out: Tensor = _Product.apply(x, self.weight, self.bias, self.queue)
         return out
 
@@ -83,8 +88,8 @@ class DeferredLinear(nn.Linear):
 def defer_weights(module: nn.Module) -> WeightQueue:
     """Make every plain ``nn.Linear`` in ``module`` leave its weight gradient to the returned queue."""
     queue = WeightQueue()
-    for part in module.modules():
-        if type(part) is nn.Linear:
-            part.__class__ = DeferredLinear
-            part.queue = queue  # type: ignore[assignment]  # the class just changed
+    for layer in module.modules():
+        if type(layer) is nn.Linear:
+            layer.__class__ = DeferredLinear
+            layer.queue = queue  # type: ignore[assignment]  # the class just changed
     return queue

@@ -1,4 +1,4 @@
-"""Which process is which: stage and replica of every rank, and the process groups among them."""
+"""Stage and replica of every rank, and the process groups among the ranks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,21 @@ from zbopt.problem.schedule import Schedule
 
 @dataclass(frozen=True)
 class Groups:
-    """This process's place. A group is ``None`` where it would have one member.
+    """Hold this process's place in a run. A group is ``None`` where it would have one member.
 
-    Ranks count stages first: rank = replica * stages + stage. In one process ``stage_of`` is all zeros.
+    Ranks count stages first: rank = replica * stages + stage. Where one process has all stages, ``stage_of`` is all
+    zeros.
+
+    Attributes:
+        stage_of: Stage of each virtual stage.
+        stage: Stage of this process.
+        replica: Replica of the pipeline that this process belongs to.
+        replicas: Number of replicas.
+        pipeline: The processes of this replica; they exchange activations and gradients. It exists also where it has
+            one member, because PyTorch's runtime needs a group.
+        norms: The same processes, for the reduction of the global gradient norm.
+        data: The processes of this stage in all replicas.
+        tie: The two processes of this replica that hold a copy of the tied weight.
     """
 
     stage_of: tuple[int, ...]
@@ -30,12 +42,12 @@ class Groups:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Virtual stages of this process."""
+        """Return the virtual stages of this process."""
         return tuple(v for v, stage in enumerate(self.stage_of) if stage == self.stage)
 
 
-def join(schedule: Schedule, replicas: int, *, single_process: bool, timeout_s: float) -> Groups:
-    """Make the groups of one job; every rank calls this in the same order.
+def make_groups(schedule: Schedule, replicas: int, *, single_process: bool, timeout_s: float) -> Groups:
+    """Make the process groups of one job; every rank must call this in the same order.
 
     Raises:
         ValueError: The number of processes is not stages times replicas.
@@ -49,10 +61,10 @@ def join(schedule: Schedule, replicas: int, *, single_process: bool, timeout_s: 
         )
     stage_of = (0,) * instance.virtual_stages if single_process else instance.stage_of
     replica, stage = divmod(dist.get_rank(), stages)
-    base = [r * stages for r in range(replicas)]
-    pipelines = [range(b, b + stages) for b in base]
-    datas = [[b + s for b in base] for s in range(stages)]
-    ties = [sorted({b + stage_of[0], b + stage_of[-1]}) for b in base]
+    first_ranks = [r * stages for r in range(replicas)]
+    pipelines = [range(first, first + stages) for first in first_ranks]
+    same_stage = [[first + s for first in first_ranks] for s in range(stages)]
+    ties = [sorted({first + stage_of[0], first + stage_of[-1]}) for first in first_ranks]
     own_group = partial(_own_group, timeout_s=timeout_s)
     return Groups(
         stage_of=tuple(stage_of),
@@ -61,7 +73,7 @@ def join(schedule: Schedule, replicas: int, *, single_process: bool, timeout_s: 
         replicas=replicas,
         pipeline=own_group(pipelines, keep_single=True),
         norms=own_group(pipelines),
-        data=own_group(datas),
+        data=own_group(same_stage),
         tie=own_group(ties),
     )
 
@@ -69,7 +81,7 @@ def join(schedule: Schedule, replicas: int, *, single_process: bool, timeout_s: 
 def _own_group(
     members: Sequence[Sequence[int]], timeout_s: float, *, keep_single: bool = False
 ) -> dist.ProcessGroup | None:
-    """Create every group, as all ranks must; give back this rank's."""
+    """Create every group, as all ranks have to, and return the one that this rank belongs to."""
     own = None
     for ranks in members:
         if len(ranks) > 1 or keep_single:

@@ -1,4 +1,4 @@
-"""Starts the processes of a run on this machine, watches them, and says which one failed, where and how."""
+"""Start the processes of a run on this machine, watch them, and report which one failed, where and how."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ from pathlib import Path
 from typing import Any
 
 from zbopt.problem.schedule import Schedule
-from zbopt.replay.checks import refuse
+from zbopt.replay.checks import checked_actions
 from zbopt.replay.spec import Job, Jobs
 
 _POLL_S = 0.05
+"""Time between two looks at the processes. Not measured; chosen so that a run ends promptly and looking is cheap."""
 GRACE_S = 2.0
-"""Beyond the timeout: what a process needs to notice, report and exit."""
+"""Time that a process has beyond the timeout to notice it, report and exit. Not measured; chosen for a busy machine."""
 
 
 class ReplayError(ValueError):
-    """A run that failed; the message names the process, the op, and how to go on."""
+    """Signal that a run failed; the message names the process, the op, and how to go on."""
 
 
 TORCH = "2.13"
-"""The engine's interface is private and moves from minor version to minor version."""
+"""Version of torch that the adapter is written for: the runtime's private interface changes between minor versions."""
 
 
 def require_torch() -> None:
-    """Raises ``ReplayError`` where torch is not installed, or not in the version that the engine's adapter knows."""
+    """Raise ``ReplayError`` where torch is not installed, or in another version than the adapter is written for."""
     if find_spec("torch") is None:
         raise ReplayError("torch is not installed; install zbopt[replay]")
     found = version("torch")
     if not found.startswith(TORCH + "."):
-        raise ReplayError(f"torch {found} is installed, replay is written for {TORCH}; install zbopt[replay]")
+        raise ReplayError(f"torch {found} is installed, but replay needs {TORCH}; install zbopt[replay]")
 
 
 def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> list[dict[str, Any]]:
     """Run ``jobs`` one after the other in ``processes`` local processes.
 
     Args:
-        jobs: What to do.
+        jobs: The jobs.
         processes: Stages times replicas, or 1.
-        timeout_s: Longest wait of a process for another.
+        timeout_s: Longest time that a process waits for another.
 
     Returns:
-        Each job's result.
+        The result of each job.
 
     Raises:
         ReplayError: torch is missing, or a process failed, was killed or hung.
@@ -63,15 +64,15 @@ def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> l
     require_torch()
     with tempfile.TemporaryDirectory(prefix="zbopt-replay-") as name:
         folder = Path(name)
-        told = Jobs(
+        job_list = Jobs(
             jobs=tuple(jobs),
             timeout_s=timeout_s,
             rendezvous=str(folder / "rendezvous"),
             results=str(folder / "results.json"),
-            progress=name,
+            activity=name,
         )
-        (folder / "jobs.json").write_text(told.model_dump_json(), encoding="utf-8")
-        team = _Team(folder, processes)
+        (folder / "jobs.json").write_text(job_list.model_dump_json(), encoding="utf-8")
+        team = _LocalProcesses(folder, processes)
         try:
             team.wait(timeout_s)
         finally:
@@ -81,23 +82,23 @@ def launch(jobs: Sequence[Job], processes: int, *, timeout_s: float = 60.0) -> l
 
 
 def under_torchrun() -> bool:
-    """This process is one of several that torchrun, or something like it, started."""
+    """Tell whether torchrun, or a launcher like it, started this process as one of several."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
 
 
 def execute(jobs: Sequence[Job], schedule: Schedule | None, *, timeout_s: float) -> list[dict[str, Any]] | None:
-    """Run ``jobs`` wherever this is: in processes of their own, or as one of those that torchrun started.
+    """Run ``jobs`` in new local processes, or in this one where torchrun started it.
 
     Args:
-        jobs: Alike in device, processes and replicas.
-        schedule: What they run, checked before anything starts; ``None`` for a profile.
-        timeout_s: Longest wait of a process for another.
+        jobs: Jobs with the same device, processes and replicas.
+        schedule: The schedule that they run, checked before anything starts; ``None`` for a profile.
+        timeout_s: Longest time that a process waits for another.
 
     Returns:
-        The results, or ``None`` on every rank but the first under torchrun.
+        The result of each job; under torchrun ``None`` on every rank but the first.
 
     Raises:
-        RefusedError: The engine would silently err.
+        CannotReplayError: PyTorch's runtime would silently err on the schedule.
         ReplayError: torch is missing, or a process failed.
     """
     require_torch()
@@ -105,22 +106,25 @@ def execute(jobs: Sequence[Job], schedule: Schedule | None, *, timeout_s: float)
     processes = 1
     if schedule is not None:
         if not first.damage:
-            refuse(schedule, single_process=first.single_process)
+            checked_actions(schedule, single_process=first.single_process)
         processes = 1 if first.single_process else schedule.instance.stages * first.training.data_parallel
     if not under_torchrun():
         return launch(jobs, processes, timeout_s=timeout_s)
     _require_world(processes)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun ends its processes by it, and one may wait for another
-    from zbopt.replay.worker import run_all  # here, so that what needs no run needs no torch
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun ends processes by SIGTERM, also one that waits in C code
+    from zbopt.replay.worker import run_all  # imported here, so that commands that run nothing do not load torch
 
     return run_all(Jobs(jobs=tuple(jobs), timeout_s=timeout_s, results=""))
 
 
 def costs_of(job: Job, virtual_stages: int, timeout_s: float) -> dict[str, Any]:
-    """What each virtual stage of ``job``'s network takes and keeps on its device, in ns and bytes.
+    """Measure time in ns and memory in bytes of each virtual stage of ``job``'s network, on the job's device.
+
+    Returns:
+        One list by virtual stage for each figure of ``measure.measure``.
 
     Raises:
-        ReplayError: Several processes were started for it.
+        ReplayError: torchrun started several processes.
     """
     alone = {"task": "profile", "virtual_stages": virtual_stages, "single_process": True, "schedule": None}
     results = execute([job.model_copy(update=alone)], None, timeout_s=timeout_s)
@@ -130,36 +134,42 @@ def costs_of(job: Job, virtual_stages: int, timeout_s: float) -> dict[str, Any]:
 
 
 def _require_world(processes: int) -> None:
-    """Refuse a wrong number of processes at once: each would wait for others that may never come.
+    """Refuse a wrong number of processes at once, because each would wait for others that may never come.
 
     Raises:
-        ReplayError: torchrun started more or fewer, or its environment is none.
+        ReplayError: torchrun started more or fewer processes, or its environment variables are not numbers.
     """
     given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")}
     for name, text in given.items():
         if not text.isdecimal():
-            raise ReplayError(f"{name} = {text!r} is no whole number; start the processes with torchrun")
+            raise ReplayError(f"{name} = {text!r} is not a whole number; start the processes with torchrun")
     if int(given["WORLD_SIZE"]) != processes:
         raise ReplayError(
-            f"{given['WORLD_SIZE']} processes for {processes} (stages times replicas, or 1 for a single process); "
+            f"{given['WORLD_SIZE']} processes for {processes} (stages times replicas, or 1 with --single-process); "
             f"start {processes}"
         )
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """Processes are forked from one that has loaded torch, which takes seconds; spawned where there is no fork."""
+    """Return how to start processes: forked from one that has loaded torch, or spawned where the system cannot fork.
+
+    Loading torch takes seconds; forked processes share one load.
+    """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["zbopt.replay.worker"])
-    with _deaf_to_ctrl_c():
+    with _ignoring_ctrl_c():
         forkserver.ensure_running()
     return context
 
 
 @contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """What starts now takes no notice of Ctrl-C, which a terminal sends to all: this process ends the others."""
+def _ignoring_ctrl_c() -> Iterator[None]:
+    """Let processes started inside ignore Ctrl-C.
+
+    A terminal sends Ctrl-C to every process; only this one reacts, and it ends the others.
+    """
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -172,9 +182,9 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _member(folder: str, rank: int, processes: int) -> None:
-    """One process of a run: its output goes to a file, its place into the environment, as torchrun has it."""
+    """Run one process: redirect its output to a file, and set the environment variables that torchrun would set."""
     if not Path(folder).is_dir():
-        raise SystemExit(1)  # the run was ended while torch was loading, and nobody listens
+        raise SystemExit(1)  # the run was ended while torch was loading, and nobody reads what this process finds
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     with (Path(folder) / f"rank{rank}.err").open("wb") as file:
         for stream in (1, 2):
@@ -182,34 +192,34 @@ def _member(folder: str, rank: int, processes: int) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    from zbopt.replay.worker import main  # here, so that the launching process needs no torch
+    from zbopt.replay.worker import main  # imported here, so that the launching process does not load torch
 
     raise SystemExit(main([str(Path(folder) / "jobs.json")]))
 
 
 def _end_with(parent: BaseProcess | None) -> None:
-    """End this process when the one that launches has gone, killed perhaps: nobody wants its results any more."""
+    """End this process when its parent ends, perhaps killed: nobody would read its results."""
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
 def patience_ends(failed_at: float, since: float | None, timeout_s: float) -> float:
-    """When a process that still runs after another's failure is given up.
+    """Return the time at which a process that still runs after another's failure is given up.
 
-    Whoever waits for another has done so since its last op began, and reports by itself when that is the timeout ago.
-    A halted one reports never: the first failure has already outwaited its silence.
+    A process that waits for another has waited at most since its last op began, and reports by itself once the timeout
+    has passed from then. A halted process never reports; it may have been silent for longer than the timeout already.
 
     Args:
         failed_at: When the first failure was seen.
-        since: When the process turned to what it does; ``None``: unknown.
-        timeout_s: Longest wait of a process for another.
+        since: When the process began its current op; ``None``: unknown.
+        timeout_s: Longest time that a process waits for another.
     """
     return max(failed_at, min(failed_at, since or failed_at) + timeout_s) + GRACE_S
 
 
-class _Team:
-    """The processes of one run."""
+class _LocalProcesses:
+    """Start, watch and end the processes of one run."""
 
     def __init__(self, folder: Path, processes: int) -> None:
         self.folder = folder
@@ -222,7 +232,11 @@ class _Team:
             member.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Until all have ended well. After a failure the others have until ``patience_ends``; then they are killed."""
+        """Wait until all processes have ended.
+
+        Raises:
+            ReplayError: One failed. The others then have until ``patience_ends`` to report; later ones count as hung.
+        """
         while any(member.exitcode is None for member in self.members):
             if any(member.exitcode for member in self.members):
                 self._after_failure(timeout_s)
@@ -231,43 +245,49 @@ class _Team:
             self._after_failure(timeout_s)
 
     def _after_failure(self, timeout_s: float) -> None:
+        """Give the other processes time to report, and raise an error that blames one process.
+
+        A killed process is blamed first, then the one that has hung longest, then the first that failed: the failures
+        of the others follow from it.
+        """
         failed = [rank for rank, member in enumerate(self.members) if member.exitcode]
         began = time.monotonic()
         while any(
-            member.exitcode is None and time.monotonic() < patience_ends(began, self._doing(rank)[0], timeout_s)
+            member.exitcode is None and time.monotonic() < patience_ends(began, self._activity(rank)[0], timeout_s)
             for rank, member in enumerate(self.members)
         ):
             time.sleep(_POLL_S)
         took = time.monotonic() - began
         alive = [rank for rank, member in enumerate(self.members) if member.exitcode is None]
-        hung = sorted(alive, key=lambda rank: self._doing(rank)[0] or began)
+        hung = sorted(alive, key=lambda rank: self._activity(rank)[0] or began)
         killed = [rank for rank in failed if (self.members[rank].exitcode or 0) < 0]
         blamed = (killed or hung or failed)[0]
-        ending = f"the others ended {took:.1f} s later" if not hung else f"{len(hung)} hung and were killed"
-        raise ReplayError(f"process {blamed} of {len(self.members)} {self._fate(blamed)}; {ending}")
+        others = f"the others ended {took:.1f} s later" if not hung else f"{len(hung)} hung and were killed"
+        raise ReplayError(f"process {blamed} of {len(self.members)} {self._ending(blamed)}; {others}")
 
-    def _fate(self, rank: int) -> str:
+    def _ending(self, rank: int) -> str:
+        """Say in words how a process ended, or that it hangs."""
         code = self.members[rank].exitcode
-        since, what = self._doing(rank)
-        doing = f" in {what}" if what else " before its first op"
+        since, op = self._activity(rank)
+        place = f" in {op}" if op else " before its first op"
         if code is None:
             silent = f" for {time.monotonic() - since:.1f} s" if since else ""
-            return f"does not answer{doing}{silent}; resume from the last checkpoint with --resume"
+            return f"does not answer{place}{silent}; resume from the last checkpoint with --resume"
         if code < 0:
             name = signal.Signals(-code).name
-            return f"was killed by {name}{doing}; resume from the last checkpoint with --resume"
+            return f"was killed by {name}{place}; resume from the last checkpoint with --resume"
         path = self.folder / f"rank{rank}.err"
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.is_file() else []
-        return f"failed{doing}: {lines[-1] if lines else f'exit status {code}'}"
+        return f"failed{place}: {lines[-1] if lines else f'exit status {code}'}"
 
-    def _doing(self, rank: int) -> tuple[float | None, str]:
-        """Since when a process does what; ``None``: it has not begun."""
+    def _activity(self, rank: int) -> tuple[float | None, str]:
+        """Return when a process began its current op, and which op that is; ``None`` and ``""`` before its first op."""
         path = self.folder / f"rank{rank}"
         since, _, text = path.read_text(encoding="utf-8").strip().partition(" ") if path.is_file() else ("", "", "")
         return (float(since), text) if text else (None, "")
 
     def kill(self) -> None:
-        """End whoever still runs, a stopped one too."""
+        """Kill every process that still runs, also a stopped one."""
         for member in self.members:
             if member.exitcode is None:
                 member.kill()

@@ -1,9 +1,10 @@
-"""Post-validation, as the zero-bubble papers have it: step first, ask later, take back exactly if the answer is no.
+"""Post-validation of the optimizer step, from Zero Bubble Pipeline Parallelism (arXiv 2401.10241), section 4.
 
-Each stage steps right after its own gradients, while the square sums travel. In the next iteration it runs a prefix of
-forwards, then looks at the global norm: an overflow or a norm to clip restores weights and optimizer from a snapshot,
-clips and steps or skips, and runs the prefix again. The prefix is closed: what it sends it also receives, so that
-nothing is under way when it is repeated.
+Each stage makes an optimistic step as soon as its own gradients are ready, while the square sums of the gradients are
+being reduced. In the next iteration it runs a prefix of forwards and then reads the global norm. Where that norm
+overflows or has to be clipped, the stage restores weights and optimizer from a snapshot, skips the step or clips and
+steps, and runs the prefix again. Everything that a prefix sends is received within the prefixes of the other stages, so
+no message is under way when they are repeated.
 """
 
 from __future__ import annotations
@@ -19,30 +20,33 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zbopt.formats.torch_csv import Action, Op, Rows
-from zbopt.replay.update import Decision, apply, decide
+from zbopt.replay.optimizer_step import Decision, apply, decide
 
-_PREFIX = frozenset({Op.UNSHARD, Op.RECV_F, Op.FORWARD, Op.SEND_F})
+_PREFIX_OPS = frozenset({Op.UNSHARD, Op.RECV_F, Op.FORWARD, Op.SEND_F})
 
 
-def prefixes(rows: Rows, stage_of: Sequence[int]) -> list[frozenset[Action]]:
-    """The actions of each row that may run before validation.
+def prefixes(actions_by_rank: Rows, stage_of: Sequence[int]) -> list[frozenset[Action]]:
+    """Return the actions of each rank that may run before the last step is validated.
 
-    Forwards and their transfers only, none of the last virtual stage (the runtime keeps losses by position), every
-    forward with its input, every send with its receive and every receive with its send and its forward.
+    These are forwards and their transfers only, and none of the last virtual stage, because the runtime keeps losses by
+    position. Every forward comes with its input, every send with its receive, every receive with its send and forward.
     """
     last = len(stage_of) - 1
-    inside = [
-        set(takewhile(lambda a: a.op in _PREFIX and (a.virtual_stage, a.op) != (last, Op.FORWARD), row)) for row in rows
-    ]
+
+    def may_run(action: Action) -> bool:
+        return action.op in _PREFIX_OPS and (action.virtual_stage, action.op) != (last, Op.FORWARD)
+
+    found = [set(takewhile(may_run, actions)) for actions in actions_by_rank]
     while True:
-        everywhere = {action for row in inside for action in row}
-        outside = {a for a in everywhere if not _needs(a, stage_of) <= everywhere}
-        if not outside:
-            return [frozenset(row) for row in inside]
-        inside = [row - outside for row in inside]
+        everywhere = set().union(*found)
+        incomplete = {a for a in everywhere if not _needs(a, stage_of) <= everywhere}
+        if not incomplete:
+            return [frozenset(actions) for actions in found]
+        found = [actions - incomplete for actions in found]
 
 
 def _needs(action: Action, stage_of: Sequence[int]) -> set[Action]:
+    """Return the actions without which ``action`` cannot be in a prefix."""
     v, micro = action.virtual_stage, action.microbatch
     forward = Action(v, Op.FORWARD, micro)
     if action.op is Op.SEND_F:
@@ -56,41 +60,45 @@ def _needs(action: Action, stage_of: Sequence[int]) -> set[Action]:
 
 
 @dataclass
-class _Try:
-    """An optimistic step: the square sums on their way, and how to take it back."""
+class _OptimisticStep:
+    """Hold a step that is not validated yet: its square sums, and the snapshot to restore."""
 
     step: int
     max_norm: float | None
     sums: Tensor
-    work: dist.Work | None
+    reduction: dist.Work | None
     weights: list[list[Tensor]]
     states: list[dict[str, Any]]
 
 
 class PostValidation:
-    """Optimistic steps of one process's optimizers."""
+    """Make and validate the optimistic steps of one process's optimizers."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], group: dist.ProcessGroup | None) -> None:
         self.optimizers, self.group = optimizers, group
         self.rollbacks = 0
-        self._open: _Try | None = None
+        self._pending: _OptimisticStep | None = None
 
     def try_step(self, sums: Tensor, max_norm: float | None, step: int) -> None:
-        """Send the square sums on their way, take a snapshot, and step without clipping."""
-        work = dist.all_reduce(sums, group=self.group, async_op=True) if self.group is not None else None
+        """Start the reduction of the square sums, take a snapshot, and step without clipping."""
+        reduction = dist.all_reduce(sums, group=self.group, async_op=True) if self.group is not None else None
         weights = [[p.detach().clone() for p in _parameters(optimizer)] for optimizer in self.optimizers]
         states = [copy.deepcopy(optimizer.state_dict()) for optimizer in self.optimizers]
-        self._open = _Try(step, max_norm, sums, work, weights, states)
+        self._pending = _OptimisticStep(step, max_norm, sums, reduction, weights, states)
         for optimizer in self.optimizers:
             optimizer.step()
 
     def validate(self) -> tuple[int, Decision, bool] | None:
-        """Settle the open step: (its number, the decision, whether the optimistic step stands); ``None``: none open."""
-        if self._open is None:
+        """Validate the pending step, and take it back where its norm has to be clipped or overflows.
+
+        Returns:
+            The step's number, the decision, and whether the optimistic step stands; ``None`` if no step is pending.
+        """
+        if self._pending is None:
             return None
-        tried, self._open = self._open, None
-        if tried.work is not None:
-            tried.work.wait()
+        tried, self._pending = self._pending, None
+        if tried.reduction is not None:
+            tried.reduction.wait()
         decision = decide(tried.sums, tried.max_norm)
         if decision.act != "step":
             self._take_back(tried)
@@ -98,7 +106,7 @@ class PostValidation:
             self.rollbacks += 1
         return tried.step, decision, decision.act == "step"
 
-    def _take_back(self, tried: _Try) -> None:
+    def _take_back(self, tried: _OptimisticStep) -> None:
         for optimizer, weights, state in zip(self.optimizers, tried.weights, tried.states, strict=True):
             with torch.no_grad():
                 for parameter, before in zip(_parameters(optimizer), weights, strict=True):

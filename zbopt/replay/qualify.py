@@ -1,11 +1,12 @@
 """The four proofs of a schedule in one report: dependencies, numbers, memory, performance.
 
-A part that could not run says so and never counts as passed.
+A proof that could not run says so and never counts as passed.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -17,14 +18,14 @@ from typing import Any, Literal
 from zbopt.analysis.metrics import memory_curve
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.problem.instance import Instance
-from zbopt.problem.schedule import Schedule
+from zbopt.problem.schedule import Event, Schedule
 from zbopt.replay.spec import Job, Network, Training
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
 from zbopt.validator import Code, validate
 
 
 class Outcome(StrEnum):
-    """What came of a part."""
+    """Say how a proof ended."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -32,8 +33,8 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One proof: what came of it, one sentence, and the figures behind it."""
+class Proof:
+    """Hold one proof: its outcome, one sentence, and the figures behind it."""
 
     name: str
     outcome: Outcome
@@ -43,27 +44,32 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All four parts; qualified only if each has passed."""
+    """Hold all four proofs; a schedule is qualified only if each has passed."""
 
     schedule: str
     baseline: str | None
-    parts: tuple[Part, ...]
+    proofs: tuple[Proof, ...]
 
     @property
     def verdict(self) -> str:
-        """``qualified``, ``failed``, or ``incomplete`` where a part could not run and none failed."""
-        outcomes = {part.outcome for part in self.parts}
+        """Return ``qualified``, ``failed``, or ``incomplete`` where a proof could not run and none failed."""
+        outcomes = {proof.outcome for proof in self.proofs}
         if Outcome.FAILED in outcomes:
             return "failed"
         return "incomplete" if Outcome.NOT_RUN in outcomes else "qualified"
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
-        return {"verdict": self.verdict} | asdict(self)
+        """Convert to a document for JSON."""
+        return {
+            "verdict": self.verdict,
+            "schedule": self.schedule,
+            "baseline": self.baseline,
+            "parts": [asdict(proof) for proof in self.proofs],
+        }
 
 
 def trace_of(job: Job, plan: Schedule, result: Mapping[str, Any]) -> Trace:
-    """The trace of a replay job's result."""
+    """Build the trace of a replay job from its result."""
     return Trace(
         plan=plan,
         network=job.network,
@@ -78,26 +84,29 @@ def trace_of(job: Job, plan: Schedule, result: Mapping[str, Any]) -> Trace:
     )
 
 
-def proving(training: Training) -> dict[str, Any]:
-    """What a proof does unless told otherwise: an overflow in step 1, clipping in step 3 of at least 5."""
-    own = training.model_fields_set
+def proof_defaults(training: Training) -> dict[str, Any]:
+    """Return the fields that a proof changes in ``training`` where the user left them at their defaults.
+
+    Step 1 overflows, step 3 is clipped, and the loss scale is on, so that the proof covers all three.
+    """
+    given = training.model_fields_set
     changes: dict[str, Any] = {}
     if not training.overflow_at and training.steps > 1:
         changes["overflow_at"] = (1,)
     if training.clip_norm is None and training.steps > 3:
         changes |= {"clip_norm": 0.05, "clip_at": (3,)}
-    if "loss_scale" not in own or training.loss_scale == 1.0:
+    if "loss_scale" not in given or training.loss_scale == 1.0:
         changes["loss_scale"] = 1024.0
     return changes
 
 
 def baseline_of(instance: Instance) -> Schedule | None:
-    """The schedule to beat: 1F1B with BW, on the same layers in one slice a stage; else another that applies.
+    """Build the schedule to beat: 1F1B with whole backwards and one virtual stage a stage, or another that applies.
 
-    ``None``: no heuristic applies. The cap is left out: what the baseline needs is a finding, not a fault.
+    ``None``: no heuristic applies. The memory cap is ignored: what the baseline needs is reported, not refused.
     """
     free = instance.model_copy(update={"memory_cap": None})
-    for candidate in (_linear(free), free):
+    for candidate in (_one_virtual_stage_each(free), free):
         for name in ("1f1b", "1f1b-split", "interleaved", "gpipe"):
             try:
                 return HEURISTICS[name](candidate)
@@ -106,49 +115,50 @@ def baseline_of(instance: Instance) -> Schedule | None:
     return None
 
 
-def _linear(instance: Instance) -> Instance:
-    """The same work with the virtual stages of each stage in one piece; itself where that does not divide."""
-    per, left = divmod(instance.virtual_stages, instance.stages)
-    if left or per == 1:
+def _one_virtual_stage_each(instance: Instance) -> Instance:
+    """Join virtual stages to one for each stage, in forward order; the instance itself where that does not divide."""
+    size, left = divmod(instance.virtual_stages, instance.stages)
+    if left or size == 1:
         return instance
     fields = instance.model_dump(exclude={"stage_of", "weight_share"})
-    shares = [a * s for a, s in zip(instance.activation, instance.weight_share, strict=True)]
-    for name in ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks", "activation"):
+    for name in ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks"):
         if (values := getattr(instance, name)) is not None:
-            fields[name] = [sum(v or 0 for v in group) or None for group in _groups(values, per)]
-    whole = [sum(group) for group in _groups(instance.activation, per)]
+            fields[name] = [sum(v or 0 for v in group) or None for group in _groups(values, size)]
+    kept_by_w = [a * s for a, s in zip(instance.activation, instance.weight_share, strict=True)]
+    activation = [sum(group) for group in _groups(instance.activation, size)]
     fields["weight_share"] = [
         Fraction(sum(group)) / total if total else Fraction(1)
-        for group, total in zip(_groups(shares, per), whole, strict=True)
+        for group, total in zip(_groups(kept_by_w, size), activation, strict=True)
     ]
-    return Instance.model_validate(fields | {"activation": whole})
+    return Instance.model_validate(fields | {"activation": activation})
 
 
 def _groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """Cut ``values`` into groups of ``size``."""
     return [values[i : i + size] for i in range(0, len(values), size)]
 
 
-def dependencies(plan: Schedule, trace: Trace | None) -> Part:
-    """The plan is valid, and what ran kept every rule but the durations, which were observed."""
+def dependencies(plan: Schedule, trace: Trace | None) -> Proof:
+    """Prove that the plan is valid, and that the run kept every rule except the durations, which were observed."""
     verdict = validate(plan.instance, plan)
     if not verdict.valid:
-        return Part("dependencies", Outcome.FAILED, f"the plan is invalid: {verdict.violations[0]}")
+        return Proof("dependencies", Outcome.FAILED, f"the plan is invalid: {verdict.violations[0]}")
     if trace is None:
-        return Part("dependencies", Outcome.NOT_RUN, "the plan is valid; there is no trace of a run")
+        return Proof("dependencies", Outcome.NOT_RUN, "the plan is valid; there is no trace of a run")
     observed = trace.observed()
     broken = [v for v in validate(observed.instance, observed).violations if v.code not in (Code.WRONG_DURATION,)]
     if broken:
-        return Part("dependencies", Outcome.FAILED, f"the run broke a rule: {broken[0]}", {"violations": len(broken)})
-    return Part("dependencies", Outcome.PASSED, "plan and run are valid", {"events": len(observed.events)})
+        return Proof("dependencies", Outcome.FAILED, f"the run broke a rule: {broken[0]}", {"violations": len(broken)})
+    return Proof("dependencies", Outcome.PASSED, "plan and run are valid", {"events": len(observed.events)})
 
 
-def numbers(result: Mapping[str, Any] | None) -> Part:
-    """Gradients, weights and optimizer state against the single process."""
+def numbers(result: Mapping[str, Any] | None) -> Proof:
+    """Prove that gradients, weights and optimizer state equal those of a plain loop in one process."""
     if result is None:
-        return not_run("numbers", "the network wait computes nothing; choose mlp or gpt")
+        return not_run("numbers", "network wait computes nothing; choose --network mlp or gpt")
     first = result["first_difference"]
     if first:
-        return Part("numbers", Outcome.FAILED, first["message"], result)
+        return Proof("numbers", Outcome.FAILED, first["message"], result)
     count, worst = result["gradients_compared"], result["worst"]
     sentence = f"{count} gradients, all weights and optimizer states bit-equal to a plain loop's"
     if not all(result["bit_equal"].values()):
@@ -156,100 +166,123 @@ def numbers(result: Mapping[str, Any] | None) -> Part:
             f"{count} gradients bit-equal to those of a loop that adds up in the same order; from microbatch order "
             f"gradients are {worst['gradient']:.1e} away at the same weights, weights {worst['weight']:.1e} at most"
         )
-    return Part("numbers", Outcome.PASSED, sentence, result)
+    return Proof("numbers", Outcome.PASSED, sentence, result)
 
 
-def memory(plan: Schedule, trace: Trace, costs: Mapping[str, Any] | None) -> Part:
-    """Observed peak of each stage against the ledger with measured sizes.
+def memory(plan: Schedule, trace: Trace, costs: Mapping[str, Any] | None) -> Proof:
+    """Prove that no stage's observed peak is above the plan's memory ledger with measured sizes.
 
-    The ledger is of what is kept for backward passes, and the trace counts just that. On a GPU the figures also have
-    the most that the allocator handed out: weights, gradients and the engine's buffers lie there too.
+    Ledger and trace both count what is kept for backward passes. On a GPU the figures also have the most that the
+    allocator handed out, which includes weights, gradients and the buffers of PyTorch's runtime.
     """
     if costs is None:
-        return not_run("memory", "the network wait keeps nothing; choose mlp or gpt")
-    kept, held = costs["activation_bytes"], costs["held_bytes"]
-    shares = [Fraction(h, k) if k else Fraction(0) for k, h in zip(kept, held, strict=True)]
-    sized = plan.instance.model_copy(
-        update={"activation": tuple(map(Fraction, kept)), "weight_share": tuple(shares), "memory_cap": None}
-    )
-    rows = plan.by_stage()
-    ledger = [int(max((live for _, live in memory_curve(sized, row)), default=Fraction(0))) for row in rows]
+        return not_run("memory", "network wait keeps nothing in memory; choose --network mlp or gpt")
+    single = trace.processes == 1
+    ledger = _ledger_peaks(plan, costs["activation_bytes"], costs["held_bytes"], single=single)
     events = [event for step in trace.steps for event in step.events]
-    observed = [max((e.memory_bytes for e in events if e.stage == s), default=0) for s in range(len(rows))]
-    if trace.processes == 1:
-        ordered = sorted(plan.events, key=lambda e: e.start)
-        ledger = [int(max((live for _, live in memory_curve(sized, ordered)), default=Fraction(0)))]
-        observed = [max(observed)]
+    observed = _observed_peaks(events, plan.instance.stages, single=single)
     allocated = max(e.allocated_bytes for e in events) or None
     figures = {"ledger_bytes": ledger, "observed_bytes": observed, "allocated_bytes": allocated}
-    over = [s for s, (most, seen) in enumerate(zip(ledger, observed, strict=True)) if seen > most]
-    if over:
-        s = over[0]
-        text = f"stage {s} held {observed[s]} bytes, the ledger allows {ledger[s]}"
-        return Part("memory", Outcome.FAILED, text, figures)
-    tightest = max((seen / most for most, seen in zip(ledger, observed, strict=True) if most), default=0.0)
-    text = f"no stage above its ledger; the fullest at {100 * tightest:.1f} % of it"
-    return Part("memory", Outcome.PASSED, text, figures)
+    for stage, (most, seen) in enumerate(zip(ledger, observed, strict=True)):
+        if seen > most:
+            text = f"stage {stage} held {seen} bytes, but its ledger allows {most}"
+            return Proof("memory", Outcome.FAILED, text, figures)
+    fullest = max((seen / most for most, seen in zip(ledger, observed, strict=True) if most), default=0.0)
+    text = f"no stage above its ledger; the fullest at {100 * fullest:.1f} % of it"
+    return Proof("memory", Outcome.PASSED, text, figures)
 
 
-def performance(candidate: Trace, baseline: Trace | None) -> Part:
-    """Whole iteration and steady window against the baseline schedule on the same network, batch and accumulation."""
+def _ledger_peaks(plan: Schedule, activation: Sequence[int], held: Sequence[int], *, single: bool) -> list[int]:
+    """Return the peak in bytes that the plan allows each stage, or all stages together in a single process.
+
+    Args:
+        plan: The schedule.
+        activation: Bytes of an activation by virtual stage.
+        held: Bytes of it that are held from B to W.
+        single: Whether one process has all stages.
+    """
+    shares = [Fraction(h, a) if a else Fraction(0) for a, h in zip(activation, held, strict=True)]
+    sizes = {"activation": tuple(map(Fraction, activation)), "weight_share": tuple(shares), "memory_cap": None}
+    sized = plan.instance.model_copy(update=sizes)
+    orders: Sequence[Sequence[Event]] = plan.by_stage()
+    if single:
+        orders = [sorted(plan.events, key=lambda e: e.start)]
+    return [int(max((live for _, live in memory_curve(sized, order)), default=Fraction(0))) for order in orders]
+
+
+def _observed_peaks(events: Sequence[TraceEvent], stages: int, *, single: bool) -> list[int]:
+    """Return the largest memory seen on each stage, or on all stages together in a single process."""
+    peaks = [max((e.memory_bytes for e in events if e.stage == stage), default=0) for stage in range(stages)]
+    return [max(peaks)] if single else peaks
+
+
+def performance(candidate: Trace, baseline: Trace | None) -> Proof:
+    """Compare iteration time and idle share with those of the baseline on the same network, batch and accumulation."""
     if baseline is None:
         return not_run("performance", "no baseline schedule applies to this instance")
     cores = os.cpu_count() or 1
     real = not candidate.simulated and candidate.device == "cpu"
     figures: dict[str, Any] = {"candidate": _speed(candidate), "baseline": _speed(baseline)}
     if candidate.processes == 1 and candidate.plan.instance.stages > 1:
-        return Part("performance", Outcome.NOT_RUN, "all stages share one process; run a process a stage", figures)
+        text = "all stages share one process; run one process for each stage"
+        return Proof("performance", Outcome.NOT_RUN, text, figures)
     if real and candidate.processes > cores:
-        text = f"{candidate.processes} processes share {cores} cores, so that times mean little; use more, or wait"
-        return Part("performance", Outcome.NOT_RUN, text, figures)
-    ours, theirs = candidate.best_step().makespan_ns, baseline.best_step().makespan_ns
+        text = f"{candidate.processes} processes share {cores} cores, so times mean little; try --network wait"
+        return Proof("performance", Outcome.NOT_RUN, text, figures)
+    ours, theirs = candidate.median_step().makespan_ns, baseline.median_step().makespan_ns
     text = f"iteration {ours / 1e6:.1f} ms, baseline {theirs / 1e6:.1f} ms ({theirs / ours:.3f} times as fast)"
     idle = [figures[name]["steady_idle_share"] for name in ("candidate", "baseline")]
     if None not in idle:
         text += f"; idle in the steady window {100 * idle[0]:.1f} %, baseline {100 * idle[1]:.1f} %"
     if candidate.simulated:
         text += ", of ops that only wait"
-    return Part("performance", Outcome.PASSED if ours <= theirs else Outcome.FAILED, text, figures)
+    return Proof("performance", Outcome.PASSED if ours <= theirs else Outcome.FAILED, text, figures)
 
 
 def _speed(trace: Trace) -> dict[str, Any]:
-    """The median iteration, and the idle share from the last stage's start to the first one's end."""
-    step = trace.best_step()
-    stages = range(trace.plan.instance.stages)
-    rows = [[e for e in step.events if e.stage == s] for s in stages if any(e.stage == s for e in step.events)]
-    begin = max(min(e.start for e in row) for row in rows)
-    end = min(max(e.end for e in row) for row in rows)
-    busy = sum(_inside(e, begin, end) for row in rows for e in row)
+    """Return figures of the median iteration: its time, and the idle share of its steady window.
+
+    The steady window is the time in which every stage has started and none has ended.
+    """
+    step = trace.median_step()
+    by_stage: dict[int, list[TraceEvent]] = defaultdict(list)
+    for event in step.events:
+        by_stage[event.stage].append(event)
+    begin = max(min(e.start for e in events) for events in by_stage.values())
+    end = min(max(e.end for e in events) for events in by_stage.values())
+    busy = sum(_overlap(e, begin, end) for e in step.events)
     window = max(0, end - begin)
     return {
         "iteration_ns": step.makespan_ns,
         "steady_window_ns": window,
-        "steady_idle_share": 1 - busy / (window * len(rows)) if window else None,
+        "steady_idle_share": 1 - busy / (window * len(by_stage)) if window else None,
     }
 
 
-def _inside(event: TraceEvent, begin: int, end: int) -> int:
+def _overlap(event: TraceEvent, begin: int, end: int) -> int:
+    """Return how much of ``event`` lies between ``begin`` and ``end``."""
     return max(0, min(event.end, end) - max(event.start, begin))
 
 
 def jobs_of(
     path: Path, network: Network, training: Training, plan: Schedule, device: Literal["cpu", "cuda"], folder: str
 ) -> tuple[Job, Job]:
-    """(replay, prove) of the schedule at ``path``, on one network; the proof resumes from ``folder``."""
+    """Build the jobs that replay and prove the schedule at ``path`` on one network.
+
+    The proof stops and resumes once, from a checkpoint in ``folder``.
+    """
     layered = network.model_copy(update={"layers": network.layers or plan.instance.virtual_stages})
     longer = training.model_copy(update={"steps": max(5, training.steps)})
-    proof = longer.model_copy(update=proving(longer))
+    proof = longer.model_copy(update=proof_defaults(longer))
     replayed = Job(task="replay", schedule=str(path), network=layered, training=training, device=device)
     changes = {"task": "prove", "training": proof, "resume_at": 2, "checkpoint_dir": folder}
     return replayed, replayed.model_copy(update=changes)
 
 
 AFTER = ("numbers", "memory", "performance")
-"""The parts after dependencies."""
+"""Names of the proofs that need a valid plan."""
 
 
-def not_run(name: str, why: str) -> Part:
-    """A part that did not run."""
-    return Part(name, Outcome.NOT_RUN, why)
+def not_run(name: str, why: str) -> Proof:
+    """Return a proof that did not run, and why."""
+    return Proof(name, Outcome.NOT_RUN, why)

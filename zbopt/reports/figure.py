@@ -10,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zbopt.analysis.lanes import Lane, extent, kinds_of, lanes_of, nth_of, seconds_of
 from zbopt.costs.times import decimal_text, unit_of
+from zbopt.problem.atomic import write_bytes
 from zbopt.problem.instance import COMPUTE, Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, text_colour
@@ -227,7 +229,10 @@ def require_picture(path: Path) -> None:
 
 def write_picture(figure: Figure, path: Path) -> None:
     """Write a figure to ``path``, which ``require_picture`` takes, without a date: equal figures give equal files."""
-    figure.savefig(path, metadata=_NO_DATE[path.suffix.lower()])
+    suffix = path.suffix.lower()
+    picture = BytesIO()  # matplotlib fails in ways of its own on a full disk
+    figure.savefig(picture, format=suffix[1:], metadata=_NO_DATE[suffix])
+    write_bytes(path, picture.getvalue())
 
 
 def picture_settings() -> AbstractContextManager[None]:

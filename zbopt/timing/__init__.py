@@ -1,4 +1,4 @@
-"""An order of ops on each stage, and of uses on each link -> earliest starts. Finds deadlock."""
+"""From an order of ops on each stage, and of uses on each link, to earliest starts; and the deadlocks of an order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 LinkOrders = Sequence[Sequence[Use]]
-"""For each link of a graph, its uses in the order in which they have it."""
+"""For each link of a graph, its uses in the order in which they take place."""
 
 
 def earliest_starts(
@@ -41,13 +41,13 @@ def earliest_starts(
     release: Mapping[int, int] | None = None,
     links: LinkOrders | None = None,
 ) -> dict[int, int]:
-    """Earliest start of every task in ``orders``, and of the tasks beside the stages' compute, in ticks.
+    """Return the earliest start of every task in ``orders``, and of the tasks beside the stages' compute, in ticks.
 
     Args:
         graph: The task graph. Ops in no order do not run.
         orders: For each stage, its ops in the order in which they run.
-        release: Ticks before which a task must not start; ``None`` or absent: what the graph says alone.
-        links: The order on each link; ``None``: who can first, goes first.
+        release: For some tasks, ticks before which they must not start; ``None``: only the graph says such.
+        links: The order on each link; ``None``: whoever can go first does.
 
     Raises:
         DeadlockError: The orders contradict the precedences.
@@ -63,7 +63,7 @@ def earliest_starts(
 def least_span_starts(
     graph: TaskGraph, orders: Sequence[Sequence[int]], links: LinkOrders | None = None
 ) -> dict[int, int]:
-    """Starts that give ``orders`` the least largest stage span, each as early as that span allows.
+    """Return starts that give ``orders`` the least largest stage span, each as early as that span allows.
 
     A stage's first start may have to wait for its own last end less the span. Between stages these waits form a
     small graph whose arc from a to b weighs the longest path from a's first start to b's last end; the least span is
@@ -72,7 +72,7 @@ def least_span_starts(
     Args:
         graph: The task graph.
         orders: For each stage, its ops in the order in which they run.
-        links: The order on each link; ``None``: who can first, goes first.
+        links: The order on each link; ``None``: whoever can go first does.
 
     Raises:
         DeadlockError: The orders contradict the precedences.
@@ -81,11 +81,11 @@ def least_span_starts(
         links = link_orders(graph, first_come(graph, orders))
     arcs = Arcs(graph, orders, links or ())
     earliest = arcs.starts()
-    rows = [row for row in orders if row]
-    paths = _first_to_last(arcs, rows)
+    used = [order for order in orders if order]
+    paths = _first_to_last(arcs, used)
     span = _least_span(paths)
-    # What has to wait for an input from outside ends no earlier, however early the stage starts.
-    firsts = [max(earliest[row[0]], earliest[row[-1]] + arcs.ticks(row[-1]) - span) for row in rows]
+    # An op that waits for an input from outside ends no earlier, however early the stage starts.
+    firsts = [max(earliest[order[0]], earliest[order[-1]] + arcs.ticks(order[-1]) - span) for order in used]
     settled = False
     while not settled:
         waits = [
@@ -94,24 +94,24 @@ def least_span_starts(
         ]
         settled = all(wait <= first for wait, first in zip(waits, firsts, strict=True))
         firsts = [max(pair) for pair in zip(waits, firsts, strict=True)]
-    release = {row[0]: first for row, first in zip(rows, firsts, strict=True)}
+    release = {order[0]: first for order, first in zip(used, firsts, strict=True)}
     return earliest_starts(graph, orders, release, links)
 
 
 Paths = Sequence[Sequence[int]]
-"""[a, b]: longest path from the first start of row a to the last end of row b, in ticks; far below 0: there is none."""
+"""[a, b]: the longest path from the first start of order a to the last end of order b, in ticks; far below 0: none."""
 
 
-def _first_to_last(arcs: Arcs, rows: Sequence[Sequence[int]]) -> Paths:
-    reach = arcs.longest_paths([row[0] for row in rows])
-    ends = [[path + arcs.ticks(row[-1]) for path in reach[row[-1]]] for row in rows]
+def _first_to_last(arcs: Arcs, orders: Sequence[Sequence[int]]) -> Paths:
+    reach = arcs.longest_paths([order[0] for order in orders])
+    ends = [[path + arcs.ticks(order[-1]) for path in reach[order[-1]]] for order in orders]
     return list(zip(*ends, strict=True))
 
 
 def _least_span(paths: Paths) -> int:
-    """The largest mean weight of the cycles of ``paths``, rounded up (Karp 1978: by longest walks of each length).
+    """Return the largest mean weight of the cycles of ``paths``, rounded up, by longest walks (Karp 1978).
 
-    Every row has a path to its own end, so a walk of any length ends in each.
+    Every order has a path to its own end, so a walk of any length ends in each.
     """
     walks = [[0] * len(paths)]
     for _ in paths:
@@ -119,12 +119,12 @@ def _least_span(paths: Paths) -> int:
         walks.append(
             [max(walk + path for walk, path in zip(before, column, strict=True)) for column in zip(*paths, strict=True)]
         )
-    whole = len(paths)
-    return max(min(-((walks[k][row] - walks[whole][row]) // (whole - k)) for k in range(whole)) for row in range(whole))
+    most = len(paths)
+    return max(min(-((walks[k][end] - walks[most][end]) // (most - k)) for k in range(most)) for end in range(most))
 
 
 def link_orders(graph: TaskGraph, starts: Mapping[int, int]) -> list[list[Use]]:
-    """The order on each link of ``graph`` in which ``starts`` use it, earlier produced transfers first among equals."""
+    """Return the order on each link of ``graph`` in which ``starts`` use it; of equals, what was produced first."""
     produced = {
         sent.send: max((starts[p] + graph.tasks[p].duration_ticks for p in sent.producers if p in starts), default=0)
         for channel in graph.channels
@@ -139,16 +139,16 @@ def link_orders(graph: TaskGraph, starts: Mapping[int, int]) -> list[list[Use]]:
 
 
 def stage_orders(graph: TaskGraph, starts: Mapping[int, int]) -> list[list[int]]:
-    """The order on each stage in which ``starts`` run its ops."""
+    """Return the order on each stage in which ``starts`` run its ops."""
 
     def when(task: int) -> tuple[int, int, int]:
         return starts[task], starts[task] + graph.tasks[task].duration_ticks, task
 
-    return [sorted((i for i in row if i in starts), key=when) for row in graph.resources]
+    return [sorted((i for i in ops if i in starts), key=when) for ops in graph.resources]
 
 
 def schedule_of(graph: TaskGraph, starts: Mapping[int, int], provenance: Provenance) -> Schedule:
-    """The schedule in which the tasks of ``starts`` begin at the given ticks, by stage and time."""
+    """Return the schedule in which the tasks of ``starts`` begin at the given ticks, by stage and time."""
     order = sorted(starts, key=lambda i: (graph.tasks[i].stage, starts[i], graph.tasks[i].duration_ticks))
     return Schedule(
         instance=graph.instance,
@@ -168,16 +168,16 @@ def schedule_of(graph: TaskGraph, starts: Mapping[int, int], provenance: Provena
     )
 
 
-def orders_of_steps(graph: TaskGraph, rows: Sequence[Iterable[tuple[Kind, int, int]]]) -> list[list[int]]:
-    """For each stage its tasks in the order of ``rows``, every iteration alike, each ending with its O.
+def orders_of_steps(graph: TaskGraph, step_ops: Sequence[Iterable[tuple[Kind, int, int]]]) -> list[list[int]]:
+    """Return for each stage its tasks in the order of ``step_ops``, all iterations alike, each ending with its O.
 
     Args:
         graph: The task graph.
-        rows: For each stage (kind, virtual stage, microbatch) of one iteration.
+        step_ops: For each stage (kind, virtual stage, microbatch) of one iteration, in the order in which they run.
     """
     orders = []
-    for stage, row in enumerate(rows):
-        steps = list(row)
+    for stage, ops in enumerate(step_ops):
+        steps = list(ops)
         order: list[int] = []
         for iteration in range(graph.instance.iterations):
             order += [graph.index[Key(*step, iteration)] for step in steps]
@@ -188,9 +188,9 @@ def orders_of_steps(graph: TaskGraph, rows: Sequence[Iterable[tuple[Kind, int, i
 
 
 def best_starts(graph: TaskGraph, orders: Sequence[Sequence[int]], links: LinkOrders | None = None) -> dict[int, int]:
-    """The starts with which ``orders`` are best for the instance's objective.
+    """Return the starts with which ``orders`` are best for the instance's objective.
 
-    For the period they are the earliest; ``iterations.all_iterations`` is what knows a better spacing.
+    For the period these are the earliest ones; ``iterations.all_iterations`` knows a better spacing.
 
     Raises:
         DeadlockError: The orders contradict the precedences.
@@ -201,27 +201,27 @@ def best_starts(graph: TaskGraph, orders: Sequence[Sequence[int]], links: LinkOr
 
 
 def schedule_of_orders(
-    instance: Instance, rows: Sequence[Sequence[tuple[Kind, int, int]]], provenance: Provenance
+    instance: Instance, step_ops: Sequence[Sequence[tuple[Kind, int, int]]], provenance: Provenance
 ) -> Schedule:
-    """The schedule that runs an order at the earliest starts, each stage's O last.
+    """Return the schedule that runs an order at the earliest starts, each stage's O last.
 
     Args:
         instance: The problem; its memory cap is not looked at. Where it leaves open what becomes of activations, they
-            are kept, but for those whose R the order has.
-        rows: For each stage (kind, virtual stage, microbatch) of one iteration, in the order in which they run.
+            are kept, except those whose R the order has.
+        step_ops: For each stage (kind, virtual stage, microbatch) of one iteration, in the order in which they run.
         provenance: Where the order comes from.
 
     Raises:
         DeadlockError: The order contradicts the precedences.
     """
     graph = expand(with_policies(instance, {v: policies(instance, v)[0] for v in range(instance.virtual_stages)}))
-    orders = orders_of_steps(graph, [with_drops(instance, row) for row in rows])
+    orders = orders_of_steps(graph, [with_drops(instance, ops) for ops in step_ops])
     schedule = schedule_of(graph, best_starts(graph, orders), provenance)
     return schedule.model_copy(update={"instance": instance})
 
 
 def starts_of(graph: TaskGraph, schedule: Schedule) -> dict[int, int]:
-    """Start of each task that ``schedule`` runs: the inverse of ``schedule_of``."""
+    """Return the start of each task that ``schedule`` runs, in ticks: the inverse of ``schedule_of``."""
     return {
         graph.index[
             Key(e.kind, e.stage if e.virtual_stage is None else e.virtual_stage, e.microbatch, e.iteration)

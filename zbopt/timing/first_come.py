@@ -1,4 +1,4 @@
-"""Starts for an order of the stages' ops where links have none yet: who can first, goes first."""
+"""Starts for an order of the stages' ops where links have no order yet: whoever can go first does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from zbopt.timing.arcs import DeadlockError, running
 
 
 def first_come(graph: TaskGraph, orders: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Starts that respect ``orders`` and every link, one task after another, each as early as those before allow.
+    """Return starts that respect ``orders`` and every link.
+
+    Tasks are placed one after another, each as early as those before it allow.
 
     Raises:
         DeadlockError: The orders contradict the precedences.
@@ -22,6 +24,16 @@ def first_come(graph: TaskGraph, orders: Sequence[Sequence[int]]) -> dict[int, i
 
 
 class _FirstCome:
+    """Place tasks one after another.
+
+    Attributes:
+        waits: For each node (a task, or a join by a negative number), how many predecessors are not placed yet.
+        after: For each node (node after it, lag in ticks from its end).
+        arrival: For each node, the earliest start that those placed so far allow.
+        uses: For each task (number of a link, its use of it).
+        busy: For each link (start, end) of what has it so far, in order.
+    """
+
     def __init__(self, graph: TaskGraph, orders: Sequence[Sequence[int]]) -> None:
         self.graph = graph
         self.tasks = running(graph, orders)
@@ -36,9 +48,11 @@ class _FirstCome:
         self._arcs(orders)
 
     def _arcs(self, orders: Sequence[Sequence[int]]) -> None:
+        """Let each node wait for precedences, orders, joins, and the order of contents on channels [T2]."""
         graph = self.graph
-        for edge in graph.precedences:
-            self._arc(edge.before, edge.after, edge.lag_ticks)
+        for before in self.tasks:
+            for after, lag_ticks in graph.successors[before]:
+                self._arc(before, after, lag_ticks)
         for order in orders:
             for before, after in pairwise(order):
                 self._arc(before, after, 0)
@@ -60,6 +74,7 @@ class _FirstCome:
             self.waits[after] += 1
 
     def starts(self) -> dict[int, int]:
+        """Return the start of each task, in ticks."""
         ready = [(self.arrival[node], node) for node, count in self.waits.items() if count == 0]
         heapq.heapify(ready)
         starts: dict[int, int] = {}
@@ -85,7 +100,7 @@ class _FirstCome:
         return {node: start for node, start in starts.items() if node >= 0}
 
     def _start(self, node: int) -> int:
-        """The earliest start at which everything that a node uses is free: in a gap, or at the end."""
+        """Return the earliest start at which everything that a node uses is free: in a gap, or at the end."""
         start = self.arrival[node]
         uses = self.uses.get(node, ())
         while (later := max([start, *(self._free(place, use, start) for place, use in uses)])) > start:
@@ -93,11 +108,11 @@ class _FirstCome:
         return start
 
     def _free(self, place: int, use: Use, start: int) -> int:
-        """The earliest start from ``start`` on at which one use does not meet what has its link already."""
-        row = self.busy[place]
+        """Return the earliest start from ``start`` on at which one use does not meet what has its link already."""
+        busy = self.busy[place]
         first = start + use.offset_ticks
-        n = max(0, bisect_right(row, (first, first)) - 1)
-        while n < len(row) and row[n][0] < first + use.ticks:
-            first = max(first, row[n][1])
+        n = max(0, bisect_right(busy, (first, first)) - 1)
+        while n < len(busy) and busy[n][0] < first + use.ticks:
+            first = max(first, busy[n][1])
             n += 1
         return first - use.offset_ticks

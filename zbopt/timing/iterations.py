@@ -13,7 +13,7 @@ from zbopt.timing import starts_of
 
 
 def one_iteration(instance: Instance) -> Instance:
-    """The first iteration alone, under the objective that decides the period."""
+    """Return the problem of the first iteration alone, under the objective that decides the period."""
     ready = instance.input_ready_ticks
     fields: dict[str, object] = {"iterations": 1, "objective": Objective.MAX_STAGE_SPAN}
     fields["input_ready_ticks"] = None if ready is None else ready[: instance.microbatches]
@@ -21,13 +21,13 @@ def one_iteration(instance: Instance) -> Instance:
 
 
 def first_iteration(schedule: Schedule) -> Schedule:
-    """The events of the first iteration, as a schedule of ``one_iteration``."""
+    """Return the events of the first iteration, as a schedule of ``one_iteration``."""
     events = tuple(event for event in schedule.events if event.iteration == 0)
     return Schedule(instance=one_iteration(schedule.instance), provenance=schedule.provenance, events=events)
 
 
 def all_iterations(one: Schedule, instance: Instance) -> Schedule:
-    """Every iteration of ``instance`` as a translate of ``one``, by the least period that keeps them apart.
+    """Return a schedule whose iterations are translates of ``one``, by the least period that keeps them apart.
 
     Args:
         one: A valid schedule of ``one_iteration(instance)``.
@@ -45,17 +45,18 @@ def all_iterations(one: Schedule, instance: Instance) -> Schedule:
 
 
 def _period(graph: TaskGraph, starts: Mapping[int, int], instance: Instance) -> int:
-    """Least ticks between translates, in which each waits for the one before on stages, channels, links and inputs."""
-    period = max(_needed(graph, starts, instance))
+    """Return the least ticks between translates that wait for each other on stages, channels, links and inputs."""
+    period = max(_least_periods(graph, starts, instance))
     while (later := _apart(graph, starts, period, instance.iterations)) > period:
         period = later
     return period
 
 
-def _needed(graph: TaskGraph, starts: Mapping[int, int], instance: Instance) -> Iterator[int]:
+def _least_periods(graph: TaskGraph, starts: Mapping[int, int], instance: Instance) -> Iterator[int]:
+    """Yield the least period by each stage, each channel, and each input that comes late, in ticks."""
     ends = {i: start + graph.tasks[i].duration_ticks for i, start in starts.items()}
-    for row in graph.resources:
-        runs = [i for i in row if i in starts]
+    for ops in graph.resources:
+        runs = [i for i in ops if i in starts]
         yield max(ends[i] for i in runs) - min(starts[i] for i in runs)
     for channel in graph.channels:
         yield max(ends[s.send] for s in channel.sent) - min(starts[s.send] for s in channel.sent)
@@ -72,7 +73,7 @@ def _needed(graph: TaskGraph, starts: Mapping[int, int], instance: Instance) -> 
 
 
 def _apart(graph: TaskGraph, starts: Mapping[int, int], period: int, iterations: int) -> int:
-    """``period``, or the least longer one that parts the first two uses of a link that overlap."""
+    """Return ``period``, or the least longer one that parts the first two uses of a link that overlap."""
     for link in graph.links:
         uses = [(starts[u.task] + u.offset_ticks, u.ticks) for u in link.uses if u.task in starts]
         for (first, ticks), (second, others), k in product(uses, uses, range(1, iterations)):

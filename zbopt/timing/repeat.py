@@ -1,8 +1,8 @@
-"""Long steps repeat: a short step with a periodic middle becomes a step of any length.
+"""Long steps from short ones: a short step whose middle repeats becomes a step of any length.
 
 models/formulation.md, [D6]. A run of microbatches repeats where every op is a translate, by one period, of the same op
-``stride`` microbatches before. Putting further strides into the run keeps every precedence and every exclusion between
-microbatches that were together on a stage; whether those that were not stay apart is for the validator to say.
+``stride`` microbatches before. Putting further strides into the run keeps every precedence, and every exclusion between
+microbatches that were on a stage together. Whether other microbatches stay apart is for the validator to say.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
 
 _STRIDES = 12
-"""A short step leaves out a multiple of this where memory does not say otherwise: strides of 1, 2, 3, 4 and 6 fit."""
+"""A short step leaves out a multiple of this where memory asks for nothing else: strides of 1, 2, 3, 4 and 6 fit.
+
+A larger multiple admits more strides and makes the short step longer. Not measured; chosen.
+"""
+
+_ROUND_TRIPS = 4
+"""The fewest microbatches of a short step, counted in those that are in flight at once.
+
+Fewer leave a middle that is too short to show that it repeats. Not measured; chosen.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatingRun:
-    """Microbatches ``first`` to ``last`` repeat every ``stride`` microbatches and ``period`` ticks."""
+    """Represent microbatches ``first`` to ``last`` that repeat every ``stride`` microbatches and ``period`` ticks."""
 
     first: int
     last: int
@@ -33,29 +42,29 @@ class RepeatingRun:
 
 
 def in_flight(instance: Instance) -> int:
-    """Most microbatches that are worth holding at once on any stage: what memory allows, at most two round trips."""
-    whole = 2 * instance.virtual_stages
+    """Return how many microbatches a stage holds at once at most: what memory allows, up to two round trips."""
+    most = 2 * instance.virtual_stages
     if instance.memory_cap is None:
-        return whole
-    held = []
+        return most
+    room = []
     for stage, cap in enumerate(instance.memory_cap):
         size = sum((least_left(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
-        held.append(int((cap - static_memory(instance, stage)) / size) if size else whole)
-    return max(1, min(whole, *held))
+        room.append(int((cap - static_memory(instance, stage)) / size) if size else most)
+    return max(1, min(most, *room))
 
 
 def shortened(instance: Instance) -> Instance | None:
-    """The same problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing.
+    """Return the problem with as few microbatches as show a repeating middle; ``None`` where that saves nothing.
 
-    Where microbatches are not alike, or the ends of one step are between two, nothing repeats by itself. Transfers that
-    are events repeat like ops.
+    It is ``None`` too where microbatches differ, or where the ends of steps lie between microbatches, since nothing
+    repeats then. Transfers that are events repeat like ops.
     """
     alone = instance.iterations == 1 and instance.input_ready_ticks is None
     if not (alone and instance.alike) or instance.overlapped_ticks is not None:
         return None
-    held = in_flight(instance)
-    modulus = held if held < instance.virtual_stages else _STRIDES
-    least = 4 * held + 2 * modulus
+    most = in_flight(instance)
+    modulus = most if most < instance.virtual_stages else _STRIDES
+    least = _ROUND_TRIPS * most + 2 * modulus
     left_out = (instance.microbatches - least) // modulus * modulus
     if left_out <= least:
         return None
@@ -63,7 +72,7 @@ def shortened(instance: Instance) -> Instance | None:
 
 
 def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> RepeatingRun | None:
-    """The longest run of ``starts`` whose stride divides ``multiple``; ``None`` where nothing repeats."""
+    """Return the longest run of ``starts`` whose stride divides ``multiple``; ``None`` where nothing repeats."""
     columns = _columns(graph, starts)
     if columns is None:
         return None
@@ -72,7 +81,7 @@ def find_run(graph: TaskGraph, starts: Mapping[int, int], multiple: int) -> Repe
 
 
 def unrolled(short: TaskGraph, starts: Mapping[int, int], run: RepeatingRun, long: TaskGraph) -> dict[int, int]:
-    """Starts of the long step: the short one with as many strides put into its run as it lacks.
+    """Return starts of the long step: the short one with as many strides put into its run as it lacks.
 
     Args:
         short: Task graph of the short step.
@@ -94,7 +103,7 @@ def unrolled(short: TaskGraph, starts: Mapping[int, int], run: RepeatingRun, lon
 
 
 def lengthened(short: Schedule, run: RepeatingRun, instance: Instance) -> Schedule:
-    """The schedule of the long step ``instance``: ``unrolled``, without a task graph of all its microbatches.
+    """Return the schedule of the long step ``instance``, as ``unrolled``, without a task graph of all its microbatches.
 
     Args:
         short: A schedule of the short step.
@@ -108,34 +117,36 @@ def lengthened(short: Schedule, run: RepeatingRun, instance: Instance) -> Schedu
     for event in short.events:
         if event.microbatch is not None and event.virtual_stage is not None:
             ops.setdefault((event.kind, event.virtual_stage), {})[event.microbatch] = event
-    rows: list[list[Event]] = [[] for _ in range(instance.stages)]
+    by_stage: list[list[Event]] = [[] for _ in range(instance.stages)]
     for (kind, virtual_stage), events in ops.items():
         first = events[0]
         times = [events[j].start for j in range(short.instance.microbatches)]
         starts = [times[j] + later for j, later in source]
         ticks, stage = first.end - first.start, first.stage
-        rows[stage] += [Event(kind, stage, virtual_stage, j, start, start + ticks) for j, start in enumerate(starts)]
+        by_stage[stage] += [
+            Event(kind, stage, virtual_stage, j, start, start + ticks) for j, start in enumerate(starts)
+        ]
     for event in short.events:
         if event.microbatch is None:
             later = missing * run.period
-            rows[event.stage].append(replace(event, start=event.start + later, end=event.end + later))
-    for row in rows:
-        row.sort(key=attrgetter("start", "end"))
-    return Schedule(instance=instance, provenance=short.provenance, events=tuple(chain.from_iterable(rows)))
+            by_stage[event.stage].append(replace(event, start=event.start + later, end=event.end + later))
+    for of_stage in by_stage:
+        of_stage.sort(key=attrgetter("start", "end"))
+    return Schedule(instance=instance, provenance=short.provenance, events=tuple(chain.from_iterable(by_stage)))
 
 
 def _columns(graph: TaskGraph, starts: Mapping[int, int]) -> list[tuple[int, ...]] | None:
-    """For each microbatch the starts of its ops; ``None`` where microbatches differ in the ops that they run."""
+    """Return for each microbatch the starts of its ops; ``None`` where microbatches differ in the ops that they run."""
     ops = sorted({(kind.value, where) for kind, where, microbatch, _ in graph.index if microbatch is not None})
-    rows = []
+    starts_of_op = []
     for kind, where in ops:
         tasks = [graph.index[Key(Kind(kind), where, j)] for j in range(graph.instance.microbatches)]
         running = [task in starts for task in tasks]
         if all(running):
-            rows.append([starts[task] for task in tasks])
+            starts_of_op.append([starts[task] for task in tasks])
         elif any(running):
             return None
-    return list(zip(*rows, strict=True))
+    return list(zip(*starts_of_op, strict=True))
 
 
 def _divisors(number: int, most: int) -> list[int]:
@@ -143,24 +154,22 @@ def _divisors(number: int, most: int) -> list[int]:
 
 
 def _longest(columns: Sequence[tuple[int, ...]], stride: int) -> RepeatingRun | None:
-    """The longest stretch of microbatches whose ops are all translates of those a stride before, by one period."""
+    """Return the longest run of microbatches whose ops are all translates of those a stride before, by one period."""
     periods = [_period(*pair) for pair in zip(columns, columns[stride:], strict=False)]
-    best, first = None, 0
+    best: RepeatingRun | None = None
+    first = 0
     for period, group in groupby(periods):
         length = len(list(group))
         last = first + length - 1 + stride
-        if (
-            period is not None
-            and period > 0
-            and length >= stride
-            and (best is None or last - first > best.last - best.first)
-        ):
-            best = RepeatingRun(first, last, stride, period)
+        if period is not None and period > 0 and length >= stride:
+            run = RepeatingRun(first, last, stride, period)
+            if best is None or run.last - run.first > best.last - best.first:
+                best = run
         first += length
     return best
 
 
 def _period(starts: tuple[int, ...], later: tuple[int, ...]) -> int | None:
-    """By how much all of ``later`` are after ``starts``; ``None`` where they differ."""
+    """Return by how many ticks all of ``later`` are after ``starts``; ``None`` where they differ in that."""
     period = later[0] - starts[0]
     return period if all(b - a == period for a, b in zip(starts, later, strict=True)) else None

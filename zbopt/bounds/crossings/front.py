@@ -1,4 +1,4 @@
-"""The states after each microbatch that no other one of the same microbatch is at least as good as."""
+"""Fronts: the states after each microbatch for which no other state of the same microbatch stands in."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from zbopt.bounds.crossings.moves import Moves, State
 from zbopt.bounds.crossings.pipe import Pipe
 
 _MOST_STATES = 12_000
-"""States of a layer before any is left out; comparing more takes longer than it is worth."""
+"""States of a layer before any is left out; to compare more takes longer than it is worth. Not measured; chosen."""
 
 Layer = dict[State, int]
 """States after one and the same microbatch, and their times in ticks."""
 
 _NEVER = -(2**40)
+"""Ready time of a microbatch that has gone on: no time is earlier."""
 
 
 @dataclass
 class Front:
-    """Layer by layer the best states of ``pipe``: what a step of any number of microbatches takes at least.
+    """Hold the best states of ``pipe``, layer by layer: they tell what a step takes at least.
 
     ``grow`` adds layers until they repeat. ``layers[i]`` belongs to i + 1 microbatches; ``came_from`` is the state
     before, for every state but those of the first layer.
@@ -45,7 +46,7 @@ class Front:
         self.came_from.append({})
 
     def grow(self, microbatches: int, stop: Callable[[], bool]) -> bool:
-        """Add layers up to ``microbatches``, or until they repeat; whether that was reached before ``stop()``."""
+        """Add layers up to ``microbatches``, or until they repeat; return whether that was before ``stop()``."""
         while len(self.layers) < microbatches and self.repeats is None:
             layer: Layer = {}
             origin: dict[State, State] = {}
@@ -56,13 +57,14 @@ class Front:
                     if layer.get(after, time + later) >= time + later:
                         layer[after] = time + later
                         origin[after] = state
-            kept = undominated(self._moves, layer, stop)
-            self.layers.append(kept)
-            self.came_from.append({state: origin[state] for state in kept})
+            best = undominated(self._moves, layer, stop)
+            self.layers.append(best)
+            self.came_from.append({state: origin[state] for state in best})
             self._notice_repetition()
         return True
 
     def _after(self, state: State) -> list[tuple[State, int]]:
+        """Return the states after the next microbatch, each with its least time; remembered, since layers repeat."""
         found = self._next.get(state)
         if found is None:
             best: Layer = {}
@@ -75,6 +77,7 @@ class Front:
         return found
 
     def _notice_repetition(self) -> None:
+        """Set ``repeats`` if the last layer is an earlier one some time later."""
         layer = self.layers[-1]
         base = min(layer.values())
         mark = frozenset((state, time - base) for state, time in layer.items())
@@ -83,16 +86,16 @@ class Front:
             self.repeats = earlier, len(self.layers) - 1
 
     def next_start(self, layer: int) -> int:
-        """No F can start sooner after ``layer + 1`` others."""
+        """Return a time before which no F can start after ``layer + 1`` others."""
         return min(self.layers[layer].values())
 
     def least(self, microbatches: int) -> int:
-        """Least value of a step of ``microbatches``, of which the layers grown so far are enough."""
+        """Return the least value of a step of ``microbatches``, for which the layers grown so far are enough."""
         layer, later = self.layer_of(microbatches)
         return later + min(time + self._moves.least_end(state) for state, time in self.layers[layer].items())
 
     def layer_of(self, microbatches: int) -> tuple[int, int]:
-        """The layer of ``microbatches``, and what to add to its times: it may be one that repeats.
+        """Return the layer of ``microbatches``, and what to add to its times: it may be one that repeats.
 
         Raises:
             ValueError: There are not enough layers yet.
@@ -107,7 +110,7 @@ class Front:
         return first + rest, rounds * (self.next_start(again) - self.next_start(first))
 
     def path(self, microbatches: int) -> list[tuple[State, State]]:
-        """The states of a best step of so many microbatches, before and after they were settled, one pair each."""
+        """Return the states of a best step of so many microbatches, each before and after it was settled."""
         layer, _ = self.layer_of(microbatches)
         last = min(self.layers[layer], key=lambda state: self.layers[layer][state] + self._moves.least_end(state))
         states = [last]
@@ -117,7 +120,7 @@ class Front:
         return [(states[0], states[0]), *((self._raw(*pair), pair[1]) for pair in pairwise(states))]
 
     def _origin(self, layer: int) -> int:
-        """The layer that tells where the states of ``layer`` come from."""
+        """Return the layer that tells where the states of ``layer`` come from."""
         if layer < len(self.layers):
             return layer
         assert self.repeats is not None
@@ -125,15 +128,15 @@ class Front:
         return first + 1 + (layer - first - 1) % (again - first)
 
     def _raw(self, state: State, after: State) -> State:
-        """The best successor of ``state`` that settles to ``after``."""
+        """Return the best successor of ``state`` that settles to ``after``."""
         times = [(self._moves.settled(raw), raw) for raw in self._moves.successors(state)]
         return min((time, raw) for (time, settled), raw in times if settled == after)[1]
 
 
 def undominated(moves: Moves, layer: Layer, stop: Callable[[], bool]) -> Layer:
-    """``layer`` without the states that another one can follow op by op, at the same times or earlier.
+    """Return ``layer`` without the states that another one can follow op by op, at the same times or earlier.
 
-    Fewer are left out after ``stop()``.
+    Once ``stop()`` is true it compares no more, and leaves the rest in.
     """
     states = list(layer)
     if len(states) < 2:
@@ -147,29 +150,29 @@ def undominated(moves: Moves, layer: Layer, stop: Callable[[], bool]) -> Layer:
         if alive[one]:
             others = np.flatnonzero(alive)
             alive[table.no_later(one, others[others != one])] = False
-    return {state: layer[state] for state, kept in zip(states, alive, strict=True) if kept}
+    return {state: layer[state] for state, is_alive in zip(states, alive, strict=True) if is_alive}
 
 
 def _pareto(states: Sequence[State], layer: Layer) -> list[State]:
-    """Of states that have decided the same, those that no other is as early as in everything."""
+    """Keep of states that have decided the same those that no other is as early as in everything."""
     alike: dict[tuple[int, ...], list[State]] = {}
     for state in states:
         alike.setdefault((state.waiting, *(stage for stage, _ in state.rising)), []).append(state)
-    kept = []
+    early = []
     for group in alike.values():
-        rows = np.array([(*state.free, *(ready for _, ready in state.rising)) for state in group])
-        rows += np.array([layer[state] for state in group])[:, None]
-        order = np.argsort(rows.sum(axis=1), kind="stable")
+        times = np.array([(*state.free, *(ready for _, ready in state.rising)) for state in group])
+        times += np.array([layer[state] for state in group])[:, None]
+        order = np.argsort(times.sum(axis=1), kind="stable")
         best: list[int] = []
         for n in order:
-            if not best or not (rows[best] <= rows[n]).all(axis=1).any():
+            if not best or not (times[best] <= times[n]).all(axis=1).any():
                 best.append(int(n))
-        kept += [group[n] for n in best]
-    return kept
+        early += [group[n] for n in best]
+    return early
 
 
 class _Table:
-    """States of one layer as arrays; rising microbatches are aligned at the last one, and absent ones have stage -1."""
+    """Hold states of one layer as arrays; rising microbatches are aligned at the last, absent ones have stage -1."""
 
     def __init__(
         self, pipe: Pipe, states: Sequence[State], times: Sequence[int], climbs: Sequence[list[list[int]]]
@@ -183,19 +186,22 @@ class _Table:
         self.left = np.array([state.waiting + len(state.rising) for state in states])
         self.stage = np.full((count, most), -1)
         self.ready = np.full((count, most, stages + 1), _NEVER)
-        for n, rows in enumerate(climbs):
-            for j, row in enumerate(rows, most - len(rows)):
-                self.stage[n, j] = len(row) - 1
-                self.ready[n, j, 1 : len(row) + 1] = row
+        for n, of_state in enumerate(climbs):
+            for j, climb in enumerate(of_state, most - len(of_state)):
+                self.stage[n, j] = len(climb) - 1
+                self.ready[n, j, 1 : len(climb) + 1] = climb
         self.ready += np.where(self.ready > _NEVER, at[:, None, None], 0)
 
     def promising(self) -> NDArray[np.intp]:
-        """All states, those first that are likely to be as good as many others."""
+        """Return all states, those first that are likely to be as good as many others."""
         early = self.free.sum(axis=1) + np.maximum(self.ready, 0).sum(axis=(1, 2))
         return np.argsort(early, kind="stable")
 
     def no_later(self, one: int, others: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of ``others`` that can be followed from ``one``: what they have done and it has not, it does first."""
+        """Return those of ``others`` that can be followed from ``one``.
+
+        It does first what they have done and it has not ("states left out").
+        """
         reached = np.minimum(self.stage[one], self.stage[others])
         each = np.arange(reached.shape[1])
         in_time = self.ready[one, each, reached + 1] <= self.ready[others[:, None], each, reached + 1]

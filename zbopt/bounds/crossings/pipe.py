@@ -1,4 +1,4 @@
-"""The part of an instance that crossings keep: F and B of stages in a row, and on its first stage W and the memory."""
+"""Part of an instance that crossings keep: F and B of stages in a row, and on its first stage W and the memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from zbopt.bounds.stage import Slices, held_for_weight, optimizer_tail, room_beside_forward, slots
+from zbopt.bounds.stage import LeastTimes, held_for_weight, optimizer_tail, room_beside_forward, slots
 from zbopt.bounds.understood import COMMON, is_understood
 from zbopt.graph.memory import least_left
 from zbopt.problem.instance import Instance, Objective
@@ -64,7 +64,7 @@ def pipe_of(instance: Instance, stage: int) -> Pipe | None:
     """Return the pipeline from ``stage`` on; ``None`` where this argument says nothing of it."""
     if not _applies(instance) or slots(instance, stage) in (None, 0):
         return None
-    slices, last = Slices(instance), instance.stages - 1
+    times, last = LeastTimes(instance), instance.stages - 1
     stages = range(stage, instance.stages)
     each, waiting = least_left(instance, stage), held_for_weight(instance, stage)
     room = room_beside_forward(instance, stage)
@@ -74,18 +74,18 @@ def pipe_of(instance: Instance, stage: int) -> Pipe | None:
     span = instance.objective is Objective.MAX_STAGE_SPAN
     onward = 0
     if stage > 0 and not span:
-        onward = instance.lag_ticks(stage, stage - 1) + slices.gradient_tails[stage - 1]
+        onward = instance.lag_ticks(stage, stage - 1) + times.gradient_tails[stage - 1]
     return Pipe(
         first=stage,
-        forward=tuple(slices.forward(s) for s in stages),
-        backward=tuple(slices.gradient(s) for s in stages),
-        weight=tuple(slices.weight(s) for s in stages),
+        forward=tuple(times.forward(s) for s in stages),
+        backward=tuple(times.gradient(s) for s in stages),
+        weight=tuple(times.weight(s) for s in stages),
         down=tuple(0 if s == last else instance.lag_ticks(s, s + 1) for s in stages),
         up=tuple(0 if s == last else instance.lag_ticks(s + 1, s) for s in stages),
         each=int(each * unit),
         waiting=int(waiting * unit),
         room=int(room * unit),
-        head=0 if span else slices.heads[stage],
+        head=0 if span else times.heads[stage],
         after_gradient=onward,
         after_weight=optimizer_tail(instance, stage),
         whole=not span,

@@ -1,4 +1,4 @@
-"""Valley: from the last stage of a V, where a microbatch turns round twice, and stages above it.
+"""Valley: a bound from the last stage of a V, where a microbatch turns round twice, and from stages above it.
 
 models/bounds.md, "valley". The least value of a V of which F and B of a few stages are kept, with W and memory: exact,
 op by op, but for W, which may be cut.
@@ -11,33 +11,37 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from zbopt.bounds.crossings.orders import StageOrder
-from zbopt.bounds.valley.kept import NEVER, applies, can_be_full, is_long, keep
+from zbopt.bounds.valley.relaxation import NEVER, applies, can_be_full, is_long, relax
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance
 
 __all__ = ["Valley"]
 
 _MOST_BYTES = 2**27
-"""Of the states of a layer; what follows takes a few times as much memory, and of more the work is not done in time."""
+"""Bytes of the states of a layer. The next layer takes a few times as much memory, and larger ones too much time. Not
+measured; chosen."""
 
 _MOST_UNDER_WAY = 24
-"""Microbatches under way; with room for more memory hardly limits."""
+"""Microbatches under way; with room for more, memory hardly limits, and layers are large. Not measured; chosen."""
 
-_FIRST = 3
-"""The first horizon lies one in so many parts of the gap above what is known: it takes less work than the whole gap."""
+_FIRST_SHARE = 3
+"""The first horizon lies one in so many parts of the gap above what is known. It takes less work than the whole gap,
+which is lost where the bound ends above it. Not measured; chosen."""
 
 _EIGHTHS = ((4,), (2, 4), (2, 5), (2, 3, 5), (2, 3, 5, 6))
-"""Of the way down: which stages to keep beside the last one, set by set."""
+"""Eighths of the way down, where stages are kept beside the last one, set by set. models/bounds.md, "valley", has what
+each set proves at published times, and bench/README.md how long it takes."""
 
 _FEW = 3
-"""Stages of a set that is asked in any case."""
+"""Stages of a set that is asked in any case. More stages take ten times as long, and hardly raise a bound that fewer
+did not raise (models/bounds.md, "valley")."""
 
 Stages = tuple[int, ...]
 
 
 @dataclass
 class Valley:
-    """What the stages of ``instance`` near its turning points prove, between ``floor`` and ``roof``.
+    """Hold what the stages of ``instance`` near its turning points prove, between ``floor`` and ``roof``.
 
     Attributes:
         instance: A V.
@@ -52,7 +56,8 @@ class Valley:
     chosen larger than that of the crossings, because the valley's bound rises while it grows."""
 
     states_a_second: ClassVar[int] = 250_000
-    """By which deterministic time counts the work."""
+    """States that deterministic time counts as one second of work: about as many as one core of the machine of
+    bench/README.md expands."""
 
     instance: Instance
     floor: int
@@ -61,17 +66,17 @@ class Valley:
 
     @classmethod
     def of(cls, instance: Instance, floor: int, roof: int) -> Valley | None:
-        """Work that has yet to be done; ``None`` where the argument says nothing."""
+        """Return a valley that has yet to grow; ``None`` where the argument says nothing."""
         last = instance.stages - 1
         if not applies(instance) or not can_be_full(instance, last) or roof > NEVER // 4:
             return None
-        kept = keep(instance, [last], [last])
-        if kept.most[0] >= 2 * instance.microbatches or kept.most_under_way > _MOST_UNDER_WAY:
+        of_last = relax(instance, [last], [last])
+        if of_last.most[0] >= 2 * instance.microbatches or of_last.most_under_way > _MOST_UNDER_WAY:
             return None
         return cls(instance, floor, roof)
 
     def grow(self, stop: Callable[[], bool]) -> bool:
-        """Whether the least value of the largest set of stages was reached before ``stop()``."""
+        """Raise ``floor`` set by set of stages; return whether all were asked before ``stop()``."""
         before = self.floor
         for stages, full in self.levels():
             if len(stages) > _FEW and self.floor == before:
@@ -82,7 +87,7 @@ class Valley:
         return True
 
     def levels(self) -> Iterator[tuple[Stages, Stages]]:
-        """Stages to keep, and which of them are full, from small to large.
+        """Yield sets of stages to keep, each with those of them that are full, from small to large.
 
         The last one with the one halfway down; with more of the way; and as many as there is time for. Which stages
         say most depends on the times, and was measured at published ones (models/bounds.md, "valley").
@@ -97,9 +102,9 @@ class Valley:
                 yield stages, full
 
     def ask(self, stages: Sequence[int], full: Sequence[int], stop: Callable[[], bool]) -> bool:
-        """Raise ``floor`` to the least value of what is kept; whether it was reached before ``stop()``."""
+        """Raise ``floor`` to the least value of what is kept; return whether it was reached before ``stop()``."""
         # A long step heeds no horizon until its layers repeat.
-        for parts in (1,) if is_long(keep(self.instance, stages, full)) else (_FIRST, 1):
+        for parts in (1,) if is_long(relax(self.instance, stages, full)) else (_FIRST_SHARE, 1):
             horizon = self.floor - (self.floor - self.roof) // parts
             if horizon <= self.floor:
                 return True
@@ -114,7 +119,7 @@ class Valley:
     def least(
         self, stages: Sequence[int], full: Sequence[int], horizon: int, stop: Callable[[], bool]
     ) -> tuple[int, bool]:
-        """Least value of what is kept, or ``horizon`` where that is less, and True; else a bound of it, and False.
+        """Return the least value of what is kept, at most ``horizon``, and True; broken off, a bound of it, and False.
 
         Args:
             stages: Of which F and B are kept.
@@ -123,21 +128,21 @@ class Valley:
             stop: Asked once a layer.
         """
         # Compiled code takes long to load, and few searches come here.
-        from zbopt.bounds.valley.layers import LEAST, after, nothing_begun, table
+        from zbopt.bounds.valley.layers import after, least_end, nothing_begun, table
         from zbopt.bounds.valley.repetition import Repetition
 
-        kept = keep(self.instance, stages, full)
-        compiled, layer, bound = table(kept), nothing_begun(kept, horizon), 0
-        repetition, done = Repetition.of(kept), 0
-        while done < kept.microbatches * len(kept.stage):
+        relaxation = relax(self.instance, stages, full)
+        rules, layer, bound = table(relaxation), nothing_begun(relaxation, horizon), 0
+        repetition, done = Repetition.of(relaxation), 0
+        while done < relaxation.microbatches * len(relaxation.stage):
             if stop() or layer.nbytes > _MOST_BYTES:
                 return bound, False
             self.expanded += len(layer)
             horizon = min(horizon, self.roof)
-            layer = after(compiled, layer, NEVER if repetition.sought else horizon)
+            layer = after(rules, layer, NEVER if repetition.sought else horizon)
             if not len(layer):
                 return horizon, True
-            bound = max(bound, int(layer[:, LEAST].min()))
+            bound = max(bound, least_end(layer))
             done += 1
             done += repetition.skip(layer, done)
         return bound, True
@@ -148,7 +153,7 @@ class Valley:
         return self.expanded / self.states_a_second
 
     def bound(self) -> Bound:
-        """What was proved so far."""
+        """Return what was proved so far."""
         return Bound(self.floor, "bound:valley")
 
     def proved_so_far(self) -> Bound | None:

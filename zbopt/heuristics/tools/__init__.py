@@ -1,1 +1,1 @@
-"""What the families of heuristics share: ops placed by a rule or by packing, repeated blocks, a check of the result."""
+"""Tools that families of heuristics share: dispatching by rules, packing, repeated blocks, and the check of results."""

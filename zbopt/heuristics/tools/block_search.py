@@ -10,7 +10,7 @@ from zbopt.graph import TaskGraph, expand
 from zbopt.heuristics.list_schedule import list_orders
 from zbopt.heuristics.tools.building_block import Block, Packed
 from zbopt.heuristics.tools.pack import packed_order
-from zbopt.heuristics.tools.patience import OutOfTimeError, check, is_best
+from zbopt.heuristics.tools.patience import OutOfTimeError, check_time, is_best
 from zbopt.problem.instance import Instance
 
 _MOST_OPS = 150_000
@@ -44,9 +44,9 @@ def packed_list(name: str, instance: Instance) -> Packed:
         CannotFitError: A stage's cap is below what one microbatch needs; no schedule fits then.
     """
     orders = list_orders(name, instance, _LIST_OPS)
-    check()
+    check_time()
     graph = expand(instance)
-    check()
+    check_time()
     return packed_order(graph, orders)
 
 

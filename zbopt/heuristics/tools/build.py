@@ -1,4 +1,4 @@
-"""From an order on each stage to a valid schedule, or the reason why there is none. Every family ends here."""
+"""From an order on each stage to a valid schedule, or the reason why there is none: the end of every family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OrderedOp = tuple[Kind, int, int]
 
 
 class CannotFitError(ValueError):
-    """The memory that a schedule needs by its definition is above a stage's cap; ``above`` are all such stages."""
+    """Say that a schedule by its definition needs more memory than a stage's cap; ``above`` are all such stages."""
 
     def __init__(self, name: str, stage: int, peak: Fraction, cap: Fraction, above: Sequence[int] = ()) -> None:
         self.stage, self.peak, self.cap, self.above = stage, peak, cap, tuple(above) or (stage,)
@@ -30,7 +30,7 @@ class CannotFitError(ValueError):
 
 
 class NotApplicableError(ValueError):
-    """A schedule is not defined for this instance; the message says which rule it breaks."""
+    """Say that a schedule is not defined for this instance; the message says which rule it breaks."""
 
 
 def require_one_virtual_stage_a_stage(name: str, instance: Instance) -> None:
@@ -90,20 +90,20 @@ def require_split(name: str, instance: Instance) -> None:
         )
 
 
-def backward_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
-    """The whole backward of a microbatch in one piece: BW where the instance has one, else B and W back to back."""
+def whole_backward(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
+    """Return the whole backward of a microbatch: BW where the instance has one, else B and W back to back."""
     if instance.ticks_of(virtual_stage, microbatch).fused is not None:
         return [(Kind.BW, virtual_stage, microbatch)]
-    return split_steps(instance, virtual_stage, microbatch)
+    return split_backward(instance, virtual_stage, microbatch)
 
 
-def split_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
-    """B and W of a microbatch back to back."""
-    return [*_input_gradient_steps(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
+def split_backward(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
+    """Return B and W of a microbatch back to back."""
+    return [*_input_gradient(instance, virtual_stage, microbatch), (Kind.W, virtual_stage, microbatch)]
 
 
-def _input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
-    """The B of a microbatch; nothing where the virtual stage has none."""
+def _input_gradient(instance: Instance, virtual_stage: int, microbatch: int) -> list[OrderedOp]:
+    """Return the B of a microbatch; nothing where the virtual stage has none."""
     ticks = instance.ticks_of(virtual_stage, microbatch)
     has_none = ticks.weight is not None and ticks.backward is None
     return [] if has_none else [(Kind.B, virtual_stage, microbatch)]
@@ -112,14 +112,14 @@ def _input_gradient_steps(instance: Instance, virtual_stage: int, microbatch: in
 def fitted_schedule(
     name: str, instance: Instance, orders: Sequence[Iterable[OrderedOp]], *, gradient_after_weight: bool = False
 ) -> Schedule:
-    """The schedule that runs ``orders`` at the best times for the instance's objective, each stage's O last.
+    """Return the schedule that runs ``orders`` at the best times for the instance's objective, each stage's O last.
 
     Args:
         name: The heuristic's name, for provenance and errors.
-        instance: The problem. Activations that must be dropped are, and where the schedule chooses, all those of a
-            stage that would be above its cap; each R comes just before its backward.
-        orders: For each stage, its steps in the order in which they run.
-        gradient_after_weight: A W holds back the gradient that its B sends up, as a fused backward would.
+        instance: The problem. Activations that have to be dropped are dropped. Where the schedule may choose, all those
+            of a stage are dropped that would be above its cap. Each R comes just before its backward.
+        orders: For each stage, its ops in the order in which they run.
+        gradient_after_weight: Let a W hold back the gradient that its B sends up, as a fused backward would.
 
     Raises:
         CannotFitError: The order needs more memory than a stage's cap.
@@ -127,14 +127,14 @@ def fitted_schedule(
     """
     if instance.objective is Objective.PERIOD:
         one = fitted_schedule(name, one_iteration(instance), orders, gradient_after_weight=gradient_after_weight)
-        return checked(name, all_iterations(one, instance))
-    rows = [list(order) for order in orders]
+        return with_value(name, all_iterations(one, instance))
+    ops = [list(order) for order in orders]
     policy_of = {v: policies(instance, v)[0] for v in range(instance.virtual_stages)}
     while True:
         try:
-            return _in_order(name, instance, rows, policy_of, gradient_after_weight=gradient_after_weight)
+            return _in_order(name, instance, ops, policy_of, gradient_after_weight=gradient_after_weight)
         except CannotFitError as fault:
-            further = dict(way for stage in fault.above for way in _further(instance, stage, policy_of))
+            further = dict(policy for stage in fault.above for policy in _further(instance, stage, policy_of))
             if not further:
                 raise
             policy_of |= further
@@ -143,7 +143,7 @@ def fitted_schedule(
 def _further(
     instance: Instance, stage: int, policy_of: Mapping[int, ActivationPolicy]
 ) -> Iterator[tuple[int, ActivationPolicy]]:
-    """The next way of the activations of each virtual stage of ``stage`` that has one left."""
+    """Yield the next activation policy of each virtual stage of ``stage`` that has one left."""
     for v in instance.virtual_stages_of(stage):
         allowed = policies(instance, v)
         place = allowed.index(policy_of[v]) + 1
@@ -154,27 +154,27 @@ def _further(
 def _in_order(
     name: str,
     instance: Instance,
-    rows: Sequence[Sequence[OrderedOp]],
+    orders: Sequence[Sequence[OrderedOp]],
     policy_of: Mapping[int, ActivationPolicy],
     *,
     gradient_after_weight: bool,
 ) -> Schedule:
-    """The same, where all activations of a virtual stage without an R in ``rows`` go one way."""
+    """Return the schedule that runs ``orders`` under one activation policy for each virtual stage."""
     graph = expand(with_policies(instance, policy_of))
-    orders = orders_of_steps(graph, [with_drops(instance, row, policy_of) for row in rows])
-    timed = within_cap(graph, orders, set(running(graph, orders)))
+    tasks = orders_of_steps(graph, [with_drops(instance, order, policy_of) for order in orders])
+    timed = within_cap(graph, tasks, set(running(graph, tasks)))
     timed = _with_held_gradients(timed) if gradient_after_weight else timed
-    schedule = schedule_of(graph, best_starts(timed, orders), provenance_of(name))
-    return checked(name, schedule.model_copy(update={"instance": instance}))
+    schedule = schedule_of(graph, best_starts(timed, tasks), provenance_of(name))
+    return with_value(name, schedule.model_copy(update={"instance": instance}))
 
 
 def provenance_of(name: str) -> Provenance:
-    """Provenance of a heuristic's schedule whose value is not computed yet."""
+    """Return the provenance of a heuristic's schedule whose value is not computed yet."""
     return Provenance(source=f"heuristic:{name}", versions=versions())
 
 
-def checked(name: str, schedule: Schedule) -> Schedule:
-    """``schedule`` with its value in the provenance.
+def with_value(name: str, schedule: Schedule) -> Schedule:
+    """Return ``schedule`` with its value in the provenance.
 
     Raises:
         CannotFitError: It needs more memory than a stage's cap.
@@ -190,7 +190,7 @@ def checked(name: str, schedule: Schedule) -> Schedule:
 
 
 def _with_held_gradients(graph: TaskGraph) -> TaskGraph:
-    """``graph`` with an arc from each W to what its B feeds upstream."""
+    """Return ``graph`` with an arc from each W to the op that its B feeds upstream."""
     held = []
     for edge in graph.precedences:
         giver, taker = graph.tasks[edge.before], graph.tasks[edge.after]

@@ -19,13 +19,13 @@ from zbopt.heuristics.tools.build import (
     CannotFitError,
     NotApplicableError,
     OrderedOp,
-    backward_steps,
     fitted_schedule,
     require_one_route,
     require_plain_step,
+    whole_backward,
 )
 from zbopt.heuristics.tools.pack import ROUNDS, Packing, Starts, packed_order
-from zbopt.heuristics.tools.patience import OutOfTimeError, check
+from zbopt.heuristics.tools.patience import OutOfTimeError, check_time
 from zbopt.problem.instance import Instance, Kind, placement_of
 from zbopt.problem.schedule import Schedule
 
@@ -154,7 +154,7 @@ def _packed_at_both_times(graph: TaskGraph, blocks: Sequence[Block]) -> list[Pac
         for pack in (packer.own, packer.as_published):
             found += map(pack, blocks)
     if not found:
-        check()
+        check_time()
     return list(filter(None, found))
 
 
@@ -170,7 +170,7 @@ def _as_given(instance: Instance, order: Iterable[OrderedOp]) -> Iterator[Ordere
     """Yield ``order``, with B and W in the place of each BW that the instance does not have."""
     for kind, virtual_stage, microbatch in order:
         if kind is Kind.BW:
-            yield from backward_steps(instance, virtual_stage, microbatch)
+            yield from whole_backward(instance, virtual_stage, microbatch)
         else:
             yield kind, virtual_stage, microbatch
 

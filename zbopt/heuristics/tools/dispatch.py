@@ -3,7 +3,7 @@
 It works on every placement and every set of routes, and never locks up. Microbatches of a route pass in order; the k-th
 of each route are older than all that follow. Where a stage holds several virtual stages, a forward is admitted only if
 all microbatches up to the youngest on the stage, those that have yet to come included, can still be finished one after
-the other, the oldest first; so the oldest of all can always move, and cap for one microbatch is enough.
+the other, the oldest first. So the oldest of all can always move, and a cap that holds one microbatch is enough.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from zbopt.graph.memory import ActivationPolicy
 from zbopt.heuristics.tools.build import OrderedOp
 from zbopt.heuristics.tools.costs import Costs
-from zbopt.heuristics.tools.patience import check
+from zbopt.heuristics.tools.patience import check_time
 from zbopt.heuristics.tools.rule import Rule
 from zbopt.problem.instance import Barrier, Kind, Objective
 
-_STEPS_A_CHECK = 256
+_PICKS_A_CHECK = 256
+"""Picks of an op between two questions whether time is over: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """The orders that a rule gave, and what comes of them when each op starts as simulated.
+    """Hold the orders that a rule gave, and their times as simulated.
 
     Attributes:
-        orders: For each stage, its steps.
-        times: For each stage, when each of its steps starts and ends, in ticks.
-        value: Of the instance's objective, in ticks.
+        orders: For each stage, its ops.
+        times: For each stage, when each of its ops starts and ends, in ticks.
+        value: Value of the instance's objective, in ticks.
         idle: By stage, ticks between its first start and its last end in which it does nothing.
     """
 
@@ -53,7 +55,7 @@ def dispatch(costs: Costs, rule: Rule) -> Dispatched:
 
 
 def dispatch_within(costs: Costs, rule: Rule, most: int) -> Dispatched | None:
-    """The same; ``None`` where the value is above ``most``, as soon as that is sure.
+    """Simulate ``rule`` on an instance; ``None``: the value is above ``most``, found out as soon as that is sure.
 
     Raises:
         OutOfTimeError: The limit of the context was reached.
@@ -62,8 +64,13 @@ def dispatch_within(costs: Costs, rule: Rule, most: int) -> Dispatched | None:
     return None if found is None or found.value > most else found
 
 
+def _lists(count: int) -> list[Any]:
+    """Return so many empty lists."""
+    return [[] for _ in range(count)]
+
+
 class _Simulation:
-    """State by virtual stage (counts, arrivals) and by stage (free from, live, idle).
+    """Hold the state of a simulation by virtual stage (counts, arrivals) and by stage (free from, live, idle).
 
     Its loops run for each op of each rule, and there are hundreds of rules: what never changes is looked up once.
     """
@@ -74,6 +81,30 @@ class _Simulation:
         count, stages, m = instance.virtual_stages, instance.stages, instance.microbatches
         self.stage_of, self.on_stage = instance.stage_of, costs.on_stage
         self.sequence = costs.sequences[rule.sequence]
+        self._look_up(count)
+        self.in_flight, self.may_idle = rule.in_flight or (m,) * count, rule.may_idle or (0,) * stages
+        self.idle_left = None if most is None else [most - load for load in costs.loads(rule.sequence, rule.fuse)]
+        self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
+        self.sizes: list[list[int]] = _lists(count)
+        self.inputs: list[list[int]] = _lists(count)
+        self.gradients: list[list[int]] = _lists(count)
+        self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
+        self.after_backward = [False] * stages
+        self.most_idle = 0
+        self.is_above = False
+        self.orders: list[list[OrderedOp]] = _lists(stages)
+        self.times: list[list[tuple[int, int]]] = _lists(stages)
+        self.first_start: list[int | None] = [None] * stages
+        ready = instance.input_ready_ticks or (0,) * m
+        first = [v for v in range(count) if self.previous_of[v] is None]
+        for v in first:
+            self.inputs[v] = [ready[j] for j in self.sequence[v]]
+        self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
+        self.random = Random(rule.seed)
+
+    def _look_up(self, count: int) -> None:
+        """Look up what does not change: neighbours of the virtual stages, their ops, and the caps of the stages."""
+        costs, rule, instance = self.costs, self.rule, self.instance
         self.next_of = [instance.next_of(v) for v in range(count)]
         self.previous_of = [instance.previous_of(v) for v in range(count)]
         answers = [costs.backward(v, rule.fuse) for v in range(count)]
@@ -81,43 +112,23 @@ class _Simulation:
         self.kept = [kept for _, kept in answers]
         self.splits = [kind is Kind.B for kind in self.backward_kind]
         self.forward_ticks, self.backward_ticks, self.weight_ticks = costs.durations(rule.sequence, rule.fuse)
-        spare = zip(costs.cap, costs.whole, rule.spare or (0,) * stages, strict=True)
+        spare = zip(costs.cap, costs.whole, rule.spare or (0,) * instance.stages, strict=True)
         self.cap = [max(whole, cap - amount) for cap, whole, amount in spare]
-        self.in_flight = rule.in_flight or (m,) * count
-        self.forwards, self.backwards, self.weights = [0] * count, [0] * count, [0] * count
-        self.sizes: list[list[int]] = [[] for _ in range(count)]
-        self.inputs: list[list[int]] = [[] for _ in range(count)]
-        self.gradients: list[list[int]] = [[] for _ in range(count)]
-        ready = instance.input_ready_ticks or (0,) * m
-        first = [v for v in range(count) if self.previous_of[v] is None]
-        for v in first:
-            self.inputs[v] = [ready[j] for j in self.sequence[v]]
-        self.free_from, self.live, self.idle = [0] * stages, [0] * stages, [0] * stages
-        self.after_backward = [False] * stages
-        self.most_idle = 0
-        self.may_idle = rule.may_idle or (0,) * stages
-        self.idle_left = None if most is None else [most - load for load in costs.loads(rule.sequence, rule.fuse)]
-        self.is_above = False
-        self.rows: list[list[OrderedOp]] = [[] for _ in range(stages)]
-        self.times: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
-        self.first_start: list[int | None] = [None] * stages
-        self.wake = sorted({(time, self.stage_of[v]) for v in first for time in self.inputs[v]})
-        self.random = Random(rule.seed)
 
     def run(self) -> Dispatched | None:
-        """All ops; ``None`` as soon as the value is sure to be above what it may be."""
-        steps, wake, free_from = 0, self.wake, self.free_from
+        """Run all ops; ``None``: the value is sure to be above the limit."""
+        picks, wake, free_from = 0, self.wake, self.free_from
         while wake:
-            steps += 1
-            if steps % _STEPS_A_CHECK == 0:
-                check()
+            picks += 1
+            if picks % _PICKS_A_CHECK == 0:
+                check_time()
             now, stage = heapq.heappop(wake)
             if free_from[stage] <= now:
                 self._pick(stage, now)
                 if self.is_above:
                     return None
         assert all(map(operator.eq, self.backwards, map(len, self.sequence))), "no order may lock up"
-        return Dispatched(self.rows, self.times, self._value(), tuple(self.idle))
+        return Dispatched(self.orders, self.times, self._value(), tuple(self.idle))
 
     def _pick(self, stage: int, now: int) -> None:
         """Start the next op of a free stage, or leave it idle until the next arrival wakes it."""
@@ -141,7 +152,7 @@ class _Simulation:
                 self._run_weight(stage, weight, now)
 
     def _ready_backward(self, stage: int, now: int) -> int | None:
-        """The virtual stage whose backward could start now, of several the one whose turn it is."""
+        """Return the virtual stage whose backward could start now, of several the one whose turn it is."""
         best, best_key, group = None, (0, 0), self.rule.group
         for v in self.on_stage[stage]:
             done, arrivals = self.backwards[v], self.gradients[v]
@@ -150,7 +161,7 @@ class _Simulation:
         return best
 
     def _ready_forward(self, stage: int, now: int) -> tuple[int | None, bool]:
-        """The virtual stage whose forward could start now or once a W has made room, and whether memory has it."""
+        """Return the virtual stage whose forward could start now or after a W, and whether memory has room now."""
         best, best_key, best_fits, group = None, (0, 0), False, self.rule.group
         for v in self.on_stage[stage]:
             done, arrivals = self.forwards[v], self.inputs[v]
@@ -166,7 +177,7 @@ class _Simulation:
         return best, best_fits
 
     def _next_arrival(self, stage: int, now: int) -> int | None:
-        """When the next input is known to come, of forwards only what memory has room for; ``None``: not known."""
+        """Return when the next input is known to come, for forwards only if memory has room; ``None``: not known."""
         soonest = None
         for v in self.on_stage[stage]:
             done, arrivals = self.backwards[v], self.gradients[v]
@@ -180,14 +191,14 @@ class _Simulation:
         return soonest
 
     def _holds_up_older(self, stage: int, virtual_stage: int, now: int) -> bool:
-        """A forward that begins now would still run when that of an older microbatch arrives."""
-        held_here = self.on_stage[stage]
-        warm = self.rule.older_first == "warm-up" and not any(self.backwards[v] for v in held_here)
+        """Return whether a forward that begins now would still run when that of an older microbatch arrives."""
+        on_stage = self.on_stage[stage]
+        warm = self.rule.older_first == "warm-up" and not any(self.backwards[v] for v in on_stage)
         if not warm and self.rule.older_first != "always":
             return False
         place = self.forwards[virtual_stage]
         end = now + self.forward_ticks[virtual_stage][place]
-        for v in held_here:
+        for v in on_stage:
             done = self.forwards[v]
             may_come = done < min(place, len(self.inputs[v]), self.backwards[v] + self.in_flight[v])
             if may_come and now < self.inputs[v][done] < end:
@@ -198,19 +209,19 @@ class _Simulation:
         return self.rule.alternate and self.after_backward[stage]
 
     def _forward_first(self, stage: int) -> bool:
-        """Where a backward and a forward could start."""
+        """Return whether the forward goes first where a backward and a forward could start."""
         first = self._has_forward_turn(stage)
         if self.rule.surprise and self.random.random() < self.rule.surprise:
             return not first
         return first
 
     def _admits(self, stage: int, virtual_stage: int, size: int | None = None) -> bool:
-        """Memory has room for a forward, and all microbatches on the stage can be finished after it.
+        """Return whether memory has room for a forward, and all microbatches on the stage can be finished after it.
 
         Args:
-            stage: Where.
-            virtual_stage: Of the forward.
-            size: What it takes; ``None``: the least that it may.
+            stage: The stage.
+            virtual_stage: Virtual stage of the forward.
+            size: Memory that it takes; ``None``: the least that it may.
         """
         size = self.costs.left[virtual_stage] if size is None else size
         free = self.cap[stage] - self.live[stage] - size
@@ -219,17 +230,17 @@ class _Simulation:
         return self._can_finish(stage, virtual_stage, size, free)
 
     def _can_finish(self, stage: int, virtual_stage: int, size: int, free: int) -> bool:
-        """One microbatch after the other, once a forward that takes ``size`` has left ``free``."""
-        held_here, least, whole = self.on_stage[stage], self.costs.left, self.costs.whole[stage]
-        forwards = {v: self.forwards[v] for v in held_here}
+        """Return whether microbatches can be finished one by one after a forward of ``size`` that leaves ``free``."""
+        on_stage, least, whole = self.on_stage[stage], self.costs.left, self.costs.whole[stage]
+        forwards = {v: self.forwards[v] for v in on_stage}
         forwards[virtual_stage] += 1
-        oldest = min([(self.weights if self.splits[v] else self.backwards)[v] for v in held_here])
+        oldest = min([(self.weights if self.splits[v] else self.backwards)[v] for v in on_stage])
         for place in range(oldest, max(forwards.values())):
-            for way in self.costs.routes_on[stage]:
-                if place >= len(self.sequence[way[0]]):
+            for route in self.costs.routes_on[stage]:
+                if place >= len(self.sequence[route[0]]):
                     continue
                 needed = released = 0
-                for v in way:
+                for v in route:
                     if place < forwards[v]:
                         released += self._holds(v, place, size)
                     else:
@@ -242,7 +253,7 @@ class _Simulation:
         return True
 
     def _holds(self, virtual_stage: int, place: int, size: int) -> int:
-        """Memory of the microbatch at a place: its forward has run, or is about to and takes ``size``."""
+        """Return the memory of the microbatch at a place: its forward has run, or is about to and takes ``size``."""
         if place >= self.backwards[virtual_stage]:
             sizes = self.sizes[virtual_stage]
             return sizes[place] if place < len(sizes) else size
@@ -250,14 +261,14 @@ class _Simulation:
         return self.kept[virtual_stage] if waits else 0
 
     def _takes(self, stage: int, virtual_stage: int) -> int:
-        """What the next forward holds until its backward: all of it, or what is left where it drops its activation."""
+        """Return the memory that the next forward holds until its backward: less where it drops its activation."""
         whole, least = self.costs.activation[virtual_stage], self.costs.left[virtual_stage]
         if least == whole or self.costs.must_drop[virtual_stage] or self.rule.drop == "always":
             return least
         return whole if self._admits(stage, virtual_stage, whole) else least
 
     def _weight_waits(self, stage: int) -> int | None:
-        """The virtual stage whose W is next on a stage; ``None``: no W waits."""
+        """Return the virtual stage whose W is next on a stage; ``None``: no W waits."""
         best, best_key = None, (0, 0)
         for v in self.costs.on_stage[stage]:
             done = self.weights[v]
@@ -268,14 +279,14 @@ class _Simulation:
         return best
 
     def _fills(self, stage: int, weight: int, now: int) -> bool:
-        """The W of a virtual stage may start now although an input may come before its end."""
+        """Return whether the W of a virtual stage may start now although an input may come before its end."""
         if not self.rule.least_fill:
             return True
         soonest = self._next_arrival(stage, now)
         ticks = self.weight_ticks[weight][self.weights[weight]]
         if soonest is None or soonest - now >= ticks or soonest - now >= self.rule.least_fill * ticks:
             return True
-        wait = soonest - self.free_from[stage] if self.rows[stage] else 0
+        wait = soonest - self.free_from[stage] if self.orders[stage] else 0
         return self.rule.share_idle and self.idle[stage] + wait > max(self.most_idle, self.may_idle[stage])
 
     def _start_forward(self, stage: int, v: int, now: int) -> None:
@@ -306,7 +317,7 @@ class _Simulation:
         self._send_gradient(v, end)
 
     def _lacks_room(self, stage: int, amount: int) -> bool:
-        """So much more would not fit, the reserve included, until a W has run."""
+        """Return whether so much more would not fit, the reserve included, until a W has run."""
         return self.live[stage] + amount > self.costs.cap[stage] + self.costs.reserve[stage]
 
     def _send_gradient(self, v: int, end: int) -> None:
@@ -315,14 +326,14 @@ class _Simulation:
             self._deliver(self.gradients[before], v, before, end)
 
     def _start_restored(self, stage: int, v: int, now: int) -> None:
-        """R where that is the way, the backward, and W at once; W that still wait go first, to keep their order."""
+        """Run R where activations are recomputed, the backward, and its W at once, after all W that still wait."""
         while self.splits[v] and self.weights[v] < self.backwards[v]:
             now = self._run_weight(stage, v, now)
         while self._lacks_room(stage, self.costs.reserve[stage]):
             waits = self._weight_waits(stage)
             assert waits is not None, "what no W holds leaves the reserve alone"
             now = self._run_weight(stage, waits, now)
-        if self.costs.way[v] is ActivationPolicy.RECOMPUTE:
+        if self.costs.policy[v] is ActivationPolicy.RECOMPUTE:
             microbatch = self.sequence[v][self.backwards[v]]
             ticks = self.costs.ticks(v, microbatch).recompute
             assert ticks is not None, "what is recomputed has a time for it"
@@ -349,11 +360,11 @@ class _Simulation:
 
     def _run_backward(self, stage: int, v: int, now: int) -> int:
         place = self.backwards[v]
-        step = self.backward_kind[v], v, self.sequence[v][place]
-        return self._run(stage, step, now, self.backward_ticks[v][place])
+        op = self.backward_kind[v], v, self.sequence[v][place]
+        return self._run(stage, op, now, self.backward_ticks[v][place])
 
-    def _run(self, stage: int, step: OrderedOp, now: int, ticks: int) -> int:
-        """Run an op; its end."""
+    def _run(self, stage: int, op: OrderedOp, now: int, ticks: int) -> int:
+        """Run an op, and return its end."""
         if self.first_start[stage] is None:
             self.first_start[stage] = now
             if self.idle_left is not None and self.instance.objective is Objective.MAKESPAN:
@@ -365,7 +376,7 @@ class _Simulation:
         if self.idle_left is not None and self.idle[stage] > self.idle_left[stage]:
             self.is_above = True
         end = self.free_from[stage] = now + ticks
-        self.rows[stage].append(step)
+        self.orders[stage].append(op)
         self.times[stage].append((now, end))
         heapq.heappush(self.wake, (end, stage))
         return end
@@ -376,7 +387,7 @@ class _Simulation:
         heapq.heappush(self.wake, (arrival, self.stage_of[to_virtual]))
 
     def _value(self) -> int:
-        """The instance's objective, optimizer steps included."""
+        """Return the value of the instance's objective, optimizer steps included."""
         instance, ends = self.instance, self.free_from
         if instance.barrier is Barrier.GLOBAL:
             ends = [max(ends)] * len(ends)

@@ -10,10 +10,10 @@ from zbopt.graph.model import Key
 from zbopt.heuristics.tools.build import (
     NotApplicableError,
     OrderedOp,
-    checked,
     fitted_schedule,
     keeps_activations,
     provenance_of,
+    with_value,
 )
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
@@ -23,13 +23,13 @@ Pair = tuple[OrderedOp, OrderedOp]
 """An F and a BW for one op."""
 
 
-def overlapped_in_order(name: str, instance: Instance, rows: Sequence[Iterable[OrderedOp | Pair]]) -> Schedule:
-    """The schedule that runs ``rows`` at the best times; a pair is an F and then a BW where ops do not overlap.
+def overlapped_in_order(name: str, instance: Instance, orders: Sequence[Iterable[OrderedOp | Pair]]) -> Schedule:
+    """Return the schedule that runs ``orders`` at the best times; a pair is an F, then a BW where ops do not overlap.
 
     Args:
         name: The heuristic's name, for provenance and errors.
         instance: The problem.
-        rows: For each stage, its steps and pairs in the order in which they run.
+        orders: For each stage, its ops and pairs in the order in which they run.
 
     Raises:
         NotApplicableError: Ops overlap, and activations are dropped as well.
@@ -37,19 +37,19 @@ def overlapped_in_order(name: str, instance: Instance, rows: Sequence[Iterable[O
         DeadlockError: The orders contradict the precedences.
     """
     if instance.overlapped_ticks is None:
-        return fitted_schedule(name, instance, [list(_steps(row)) for row in rows])
+        return fitted_schedule(name, instance, [list(_ops(order)) for order in orders])
     if not keeps_activations(instance):
         raise NotApplicableError(f"{name}: activations are dropped and ops overlap; leave one of the two out")
     graph = expand(instance)
-    pairs, alone = _pairs(graph, rows)
+    pairs, alone = _pairs(graph, orders)
     merged = _merged(graph, pairs)
     starts = best_starts(merged, orders_of_steps(merged, alone))
     both = starts | {backward: starts[forward] for forward, backward in pairs.items()}
-    return checked(name, schedule_of(merged, both, provenance_of(name)))
+    return with_value(name, schedule_of(merged, both, provenance_of(name)))
 
 
-def _steps(row: Iterable[OrderedOp | Pair]) -> Iterable[OrderedOp]:
-    for entry in row:
+def _ops(order: Iterable[OrderedOp | Pair]) -> Iterable[OrderedOp]:
+    for entry in order:
         if isinstance(entry[0], tuple):
             yield from entry
         else:
@@ -57,25 +57,25 @@ def _steps(row: Iterable[OrderedOp | Pair]) -> Iterable[OrderedOp]:
 
 
 def _pairs(
-    graph: TaskGraph, rows: Sequence[Iterable[OrderedOp | Pair]]
+    graph: TaskGraph, orders: Sequence[Iterable[OrderedOp | Pair]]
 ) -> tuple[dict[int, int], list[list[OrderedOp]]]:
-    """The BW task of each F task that it runs with, and the rows without those BW."""
+    """Return the BW task of each F task that it runs with, and the orders without those BW."""
     pairs: dict[int, int] = {}
-    alone: list[list[OrderedOp]] = [[] for _ in rows]
+    alone: list[list[OrderedOp]] = [[] for _ in orders]
     times = graph.instance.overlapped_ticks
-    for stage, row in enumerate(rows):
-        for entry in row:
-            steps = list(_steps([entry]))
-            if len(steps) == 2 and times is not None and times[stage] is not None:
-                forward, backward = (graph.index[Key(*step)] for step in steps)
+    for stage, order in enumerate(orders):
+        for entry in order:
+            ops = list(_ops([entry]))
+            if len(ops) == 2 and times is not None and times[stage] is not None:
+                forward, backward = (graph.index[Key(*op)] for op in ops)
                 pairs[forward] = backward
-                steps = steps[:1]
-            alone[stage] += steps
+                ops = ops[:1]
+            alone[stage] += ops
     return pairs, alone
 
 
 def _merged(graph: TaskGraph, pairs: dict[int, int]) -> TaskGraph:
-    """``graph`` with the F of each pair in the place of both, as long as the overlapped op."""
+    """Return ``graph`` with the F of each pair in the place of both, as long as the overlapped op."""
     times = graph.instance.overlapped_ticks
     assert times is not None, "asked only where ops overlap"
     name = {backward: forward for forward, backward in pairs.items()}
@@ -94,8 +94,8 @@ def _merged(graph: TaskGraph, pairs: dict[int, int]) -> TaskGraph:
     )
 
 
-def gradient_steps(instance: Instance, virtual_stage: int, microbatch: int) -> tuple[list[OrderedOp], list[OrderedOp]]:
-    """The backward of a microbatch: what hands on its gradient, and what may come later (W, or nothing after a BW)."""
+def gradient_ops(instance: Instance, virtual_stage: int, microbatch: int) -> tuple[list[OrderedOp], list[OrderedOp]]:
+    """Return the op of a microbatch that hands on its gradient, and what may come later: its W, or nothing."""
     ticks = instance.ticks_of(virtual_stage, microbatch)
     weight: list[OrderedOp] = [(Kind.W, virtual_stage, microbatch)]
     if ticks.weight is None:

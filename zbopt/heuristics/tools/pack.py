@@ -15,12 +15,15 @@ from dataclasses import dataclass
 
 from zbopt.graph import Key, TaskGraph
 from zbopt.heuristics.tools.build import OrderedOp
-from zbopt.heuristics.tools.patience import check, is_over
+from zbopt.heuristics.tools.patience import check_time, is_over
 from zbopt.problem.instance import Objective
 from zbopt.timing import earliest_starts
 
 Starts = dict[int, int]
 """Start of each task that runs, in ticks."""
+
+_Waits = list[list[tuple[int, int]]]
+"""For each task, (task, ticks from the start of one to the earliest start of the other)."""
 
 ROUNDS = 8
 """Packings from both ends of an order that is returned; most stop changing after three. Not measured in bench/."""
@@ -62,28 +65,37 @@ class Packing:
         self.graph, self.order = graph, list(order)
         runs = set(self.order)
         taken, released = self._memory(runs)
-        duration = [task.duration_ticks for task in graph.tasks]
-        inputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
-        outputs: list[list[tuple[int, int]]] = [[] for _ in graph.tasks]
-        for i in self.order:
-            inputs[i] = [(before, duration[before] + lag) for before, lag in graph.predecessors[i] if before in runs]
-            outputs[i] = [(after, duration[after] + lag) for after, lag in graph.successors[i] if after in runs]
+        duration, stage = [task.duration_ticks for task in graph.tasks], [task.stage for task in graph.tasks]
+        inputs, outputs = self._waits(runs, duration)
         releasing: list[list[int]] = [[] for _ in graph.tasks]
         for i in self.order:
             if released[i] and not outputs[i] and len(inputs[i]) == 1:
                 releasing[inputs[i][0][0]].append(i)
-        previous: dict[object, int] = {}
-        for i in self.order:
-            key = graph.tasks[i].kind, graph.tasks[i].virtual_stage
-            if key in previous:
-                inputs[i].append((previous[key], duration[previous[key]]))
-                outputs[previous[key]].append((i, duration[i]))
-            previous[key] = i
-        stage = [task.stage for task in graph.tasks]
+        self._keep_class_order(inputs, outputs, duration)
         self.from_start = Direction(duration, stage, inputs, taken, released, releasing)
         self.from_end = Direction(duration, stage, outputs, released, taken, [[]] * len(graph.tasks))
         self.caps = graph.caps or (sum(taken) + 1,) * graph.instance.stages
         self.offsets = self._offsets()
+
+    def _waits(self, runs: Container[int], duration: Sequence[int]) -> tuple[_Waits, _Waits]:
+        """Return inputs and outputs of each task that runs, by the precedences of the graph."""
+        inputs: _Waits = [[] for _ in self.graph.tasks]
+        outputs: _Waits = [[] for _ in self.graph.tasks]
+        for i in self.order:
+            before, after = self.graph.predecessors[i], self.graph.successors[i]
+            inputs[i] = [(j, duration[j] + lag) for j, lag in before if j in runs]
+            outputs[i] = [(j, duration[j] + lag) for j, lag in after if j in runs]
+        return inputs, outputs
+
+    def _keep_class_order(self, inputs: _Waits, outputs: _Waits, duration: Sequence[int]) -> None:
+        """Let each task also wait for the one of its kind and virtual stage that is before it in ``order``."""
+        previous: dict[object, int] = {}
+        for i in self.order:
+            key = self.graph.tasks[i].kind, self.graph.tasks[i].virtual_stage
+            if key in previous:
+                inputs[i].append((previous[key], duration[previous[key]]))
+                outputs[previous[key]].append((i, duration[i]))
+            previous[key] = i
 
     def _memory(self, runs: Container[int]) -> tuple[list[int], list[int]]:
         """Return the memory that each task takes at its start, and that it releases at its end."""
@@ -127,7 +139,7 @@ class Packing:
         Raises:
             OutOfTimeError: The limit of the context was reached before it began.
         """
-        check()
+        check_time()
         return self._packed(order)
 
     def _packed(self, order: Iterable[int]) -> Starts | None:

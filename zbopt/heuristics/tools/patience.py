@@ -1,4 +1,4 @@
-"""How long a heuristic may go on. Whoever calls one sets the limits; the loops at the bottom of all of them ask.
+"""Limits on how long a heuristic may go on: whoever calls one sets them, and the innermost loops of all ask.
 
 The limit is in the context and not in every signature: a heuristic stays a plain function of an instance, and one that
 knows nothing of limits is stopped too.
@@ -12,11 +12,11 @@ from contextvars import ContextVar
 
 
 class OutOfTimeError(RuntimeError):
-    """A heuristic was stopped before it had a schedule."""
+    """Say that a heuristic was stopped before it had a schedule."""
 
 
 def never() -> bool:
-    """No limit."""
+    """Return ``False``: there is no limit."""
     return False
 
 
@@ -26,7 +26,7 @@ _bound: ContextVar[int | None] = ContextVar("bound", default=None)
 
 @contextmanager
 def limited(over: Callable[[], bool]) -> Iterator[None]:
-    """Heuristics called inside stop once ``over()`` is true: with the best they have, or with ``OutOfTimeError``."""
+    """Stop heuristics called inside once ``over()`` is true: with the best they have, or with ``OutOfTimeError``."""
     token = _over.set(over)
     try:
         yield
@@ -36,7 +36,7 @@ def limited(over: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def bounded(bound: int) -> Iterator[None]:
-    """Heuristics called inside need not look further than a schedule of value ``bound``: none has less."""
+    """Tell heuristics called inside that no schedule has a value below ``bound``: one of that value is enough."""
     token = _bound.set(bound)
     try:
         yield
@@ -45,17 +45,17 @@ def bounded(bound: int) -> Iterator[None]:
 
 
 def is_best(value: int) -> bool:
-    """Whether no schedule is known to be possible that has less than ``value``."""
+    """Return whether the bound of the context says that no schedule has less than ``value``."""
     bound = _bound.get()
     return bound is not None and value <= bound
 
 
 def is_over() -> bool:
-    """Whether to come to an end."""
+    """Return whether it is time to come to an end."""
     return _over.get()()
 
 
-def check() -> None:
+def check_time() -> None:
     """Raise ``OutOfTimeError`` where it is time to come to an end."""
     if is_over():
         raise OutOfTimeError("stopped before it had a schedule")

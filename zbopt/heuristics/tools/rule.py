@@ -1,4 +1,4 @@
-"""What decides in list scheduling (``dispatch``)."""
+"""The rule that decides in list scheduling (``dispatch``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a free stage picks its next op: a backward before a forward before a W, but for what is said here.
+    """Say how a free stage picks its next op: a backward before a forward before a W, but for these attributes.
 
     Attributes:
         in_flight: By virtual stage, most microbatches between the start of F and the start of B; ``None``: no limit.
@@ -21,10 +21,10 @@ class Rule:
         spare: By stage, memory that forwards leave free, in units of the schedule's own; ``None``: none.
         fuse: Take BW wherever the instance leaves the choice.
         drop: Where the instance leaves the choice, drop activations never, always, or only when there is no room.
-        group: Microbatches that pass a virtual stage before the next one of the same stage has its turn.
+        group: Microbatches that pass a virtual stage before the next virtual stage of the same stage.
         sequence: Which of ``Costs.sequences`` the microbatches of each route pass in.
         surprise: Share of the choices between a backward and a forward that go the other way, by ``seed``.
-        seed: Of the surprises.
+        seed: Seed of the surprises.
     """
 
     in_flight: tuple[int, ...] | None = None

@@ -1,24 +1,25 @@
-"""The proof of numbers: every gradient, weight and optimizer state of a pipelined step against the plain loop's."""
+"""The proof of numbers: compare each gradient, weight and optimizer state of a pipeline with those of a plain loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from zbopt.replay.baseline import Step
 from zbopt.replay.networks import DTYPES
+from zbopt.replay.optimizer_step import Decision
+from zbopt.replay.plain_loop import LoopStep
 from zbopt.replay.training import Pipeline
-from zbopt.replay.update import Decision
 
 _ORDER = ("gradient", "decision", "weight", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A number that is off: ``error`` is the largest deviation over the largest magnitude of the baseline's tensor."""
+    """Report one tensor that differs; ``error`` is its largest deviation over the largest magnitude expected."""
 
     step: int
     what: str
@@ -27,7 +28,7 @@ class Difference:
     limit: float
 
     def key(self) -> tuple[int, int, int, str]:
-        """Order in which differences arise: by step, gradients before weights, by virtual stage."""
+        """Return the sort key by which differences arise: step, gradients before weights, virtual stage."""
         virtual_stage = int(self.parameter[1:].split(".")[0]) if self.parameter.startswith("v") else -1
         return self.step, _ORDER.index(self.what.split()[0]), virtual_stage, self.parameter
 
@@ -38,27 +39,34 @@ class Difference:
         )
 
 
-MANY = 64
-"""Gradients of so many microbatches add up within ``limits``; of more, within proportionally more."""
+TERMS_WITHIN_LIMITS = 64
+"""Largest number of added gradients for which ``limits`` needs no scaling; for more, the limits grow in proportion.
+
+Not measured; chosen above the microbatches of the project's own tests.
+"""
 
 
 def limits(dtype: str, terms: int = 1) -> tuple[float, float]:
-    """What the order of addition may change: (gradients from the same weights, weights after several steps).
+    """Return the largest relative errors that the order of addition alone may cause.
 
-    In float64 1e-15 and 1e-9, in other types the same number of units in the last place, but at most 0.1. AdamW divides
-    by the size of the gradient itself: where that is tiny, it makes of the last bit of a sum a million times as much.
+    In float64 they are 1e-15 and 1e-9; other types get the same number of units in the last place, but at most 0.1.
+    The limit for weights is a million times larger because AdamW divides by the size of the gradient itself: where a
+    gradient is tiny, the last bit of its sum decides the direction of the step.
 
     Args:
-        dtype: Of weights and gradients.
-        terms: Microbatches whose gradients add up.
+        dtype: Number type of weights and gradients.
+        terms: Number of microbatches whose gradients are added up.
+
+    Returns:
+        The limit for gradients computed from the same weights, and for weights after several steps.
     """
     eps = torch.finfo(DTYPES[dtype]).eps
-    scale = eps / torch.finfo(torch.float64).eps * max(1.0, terms / MANY)
+    scale = eps / torch.finfo(torch.float64).eps * max(1.0, terms / TERMS_WITHIN_LIMITS)
     return min(1e-15 * scale, 0.1), min(1e-9 * scale, 0.1)
 
 
 def deviation(found: Tensor, expected: Tensor) -> float:
-    """Largest deviation over the largest magnitude of ``expected``; infinite where one is not finite and unequal."""
+    """Return the largest deviation over the largest magnitude expected; infinite where unequal ones are not finite."""
     if torch.equal(found, expected):
         return 0.0
     gap = (found.double() - expected.double()).abs().max()
@@ -68,30 +76,35 @@ def deviation(found: Tensor, expected: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Reference:
-    """What a pipeline is compared with, step by step.
+class ExpectedHistory:
+    """Hold what a pipeline is compared with, step by step.
 
-    ``steps`` are those of a loop that adds up in the schedule's order: no bit may differ. ``gradients`` are those of a
-    plain loop, in microbatch order, at the weights that ``steps`` have then; ``plain`` is the plain loop's own history.
-    From both the order of addition may part the pipeline by ``limits``. In microbatch order all three are one.
+    Attributes:
+        steps: The steps of a loop that adds up in the schedule's order: no bit of the pipeline may differ from them.
+        gradients: The gradients in microbatch order by step, at the weights that ``steps`` have at that point. The
+            pipeline may differ from them by ``limits``.
+        plain: The steps of the plain loop, which adds up in microbatch order. The pipeline may differ by ``limits``.
+        terms: How many gradients each sum has.
+
+    Where the schedule adds up in microbatch order, all three histories are the same.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[LoopStep]
     gradients: Sequence[dict[str, Tensor]]
-    plain: Sequence[Step]
+    plain: Sequence[LoopStep]
     terms: int
 
     @property
     def in_order(self) -> bool:
-        """The schedule adds up as a plain loop does."""
+        """Tell whether the schedule adds up gradients in the plain loop's order."""
         return self.steps is self.plain
 
 
-class Comparison:
-    """Compares this process's share, step by step; give its methods to ``Pipeline``."""
+class NumberCheck:
+    """Compare this process's tensors step by step; ``Pipeline`` calls its ``after_`` methods."""
 
-    def __init__(self, reference: Reference) -> None:
-        self.reference = reference
+    def __init__(self, expected: ExpectedHistory) -> None:
+        self.expected = expected
         self.pipeline: Pipeline | None = None
         self.differences: list[Difference] = []
         self.worst = {"gradient": 0.0, "weight": 0.0, "optimizer": 0.0}
@@ -101,7 +114,7 @@ class Comparison:
     def _check(
         self, step: int, what: str, parameter: str, found: Tensor | None, expected: tuple[Tensor, Tensor]
     ) -> None:
-        """``expected``: what no bit may differ from, and what the order of addition may part it from."""
+        """Compare one tensor with two expected ones: the first must be equal, the second within the limits."""
         kind = what.split()[0]
         if found is None:
             self.differences.append(Difference(step, what, parameter, float("inf"), 0.0))
@@ -111,41 +124,41 @@ class Comparison:
         if exact:
             self.differences.append(Difference(step, what, parameter, exact, 0.0))
             return
-        of_gradient, of_weight = limits(str(found.dtype).removeprefix("torch."), self.reference.terms)
+        of_gradient, of_weight = limits(str(found.dtype).removeprefix("torch."), self.expected.terms)
         limit = of_gradient if kind == "gradient" else of_weight
         if plain > limit:
             self.differences.append(Difference(step, what, parameter, plain, limit))
 
     def after_gradients(self, step: int) -> None:
-        """Gradients are ready: reduced, unscaled, not clipped. After an overflow they are no numbers to compare."""
-        if self.pipeline is None or self.reference.steps[step].decision.act == "skip":
+        """Compare the gradients of ``step``: reduced, unscaled and not clipped. Skip a step that overflows."""
+        if self.pipeline is None or self.expected.steps[step].decision.act == "skip":
             return
-        exact, plain = self.reference.steps[step].gradients, self.reference.gradients[step]
+        exact, plain = self.expected.steps[step].gradients, self.expected.gradients[step]
         for name, parameter in self.pipeline.named_parameters():
             self.parameters_seen += 1
             self._check(step, "gradient", name, parameter.grad, (exact[name], plain[name]))
 
     def after_update(self, step: int, decision: Decision) -> None:
-        """Weights and optimizer state are final."""
+        """Compare decision, optimizer state and weights of ``step``, which are final."""
         if self.pipeline is None:
             return
-        exact, plain = self.reference.steps[step], self.reference.plain[step]
+        exact, plain = self.expected.steps[step], self.expected.plain[step]
         self.decisions.append(decision.act)
         if decision.act != exact.decision.act:
             self.differences.append(Difference(step, "decision", decision.act, float("inf"), 0.0))
-        for part in self.pipeline.parts.values():
-            known = part.optimizer.state
-            for name, parameter in self.pipeline.named_parameters():
-                if parameter in known:
-                    for key, value in known[parameter].items():
-                        if (both := exact.optimizer[name].get(key)) is not None:
-                            expected = (both, plain.optimizer[name][key])
-                            self._check(step, f"optimizer {key}", name, torch.as_tensor(value), expected)
+        states: dict[Tensor, dict[str, Any]] = {}
+        for local in self.pipeline.local.values():
+            states |= local.optimizer.state
+        for name, parameter in self.pipeline.named_parameters():
+            for key, value in states.get(parameter, {}).items():
+                if key in exact.optimizer[name]:
+                    expected = (exact.optimizer[name][key], plain.optimizer[name][key])
+                    self._check(step, f"optimizer {key}", name, torch.as_tensor(value), expected)
         for name, parameter in self.pipeline.named_parameters():
             self._check(step, "weight", name, parameter, (exact.weights[name], plain.weights[name]))
 
     def summary(self) -> dict[str, object]:
-        """This process's part of the report."""
+        """Return this process's findings, for ``merge``."""
         return {
             "differences": [asdict(d) for d in sorted(self.differences, key=Difference.key)[:3]],
             "worst": self.worst,
@@ -155,7 +168,7 @@ class Comparison:
 
 
 def merge(summaries: Sequence[dict[str, object]]) -> dict[str, object]:
-    """One report from all processes': the first difference, and the worst errors against the plain loop."""
+    """Merge the findings of all processes: the first difference, and the worst errors against the plain loop."""
     found = [Difference(**d) for s in summaries for d in s["differences"]]  # type: ignore[attr-defined]
     found.sort(key=Difference.key)
     worst = {k: max(s["worst"][k] for s in summaries) for k in ("gradient", "weight", "optimizer")}  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""The optimizer step of one iteration: global norm, clipping, overflow, loss scale; decided on all stages alike."""
+"""The optimizer step of one iteration: global norm, clipping, overflow, loss scale. All stages decide alike."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from zbopt.replay.spec import Training
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What every stage does with its gradients: ``step``, ``clip`` (and step) or ``skip``; from the global norm."""
+    """Say what every stage does with its gradients, from the global norm: ``step``, ``clip`` and step, or ``skip``."""
 
     norm: float
     act: str
 
 
 class LossScale:
-    """Loss scaling by powers of two, which change no bit: halved by an overflow, doubled after enough good steps."""
+    """Keep the loss scale: an overflow halves it, enough good steps double it. Powers of two change no bit."""
 
     def __init__(self, training: Training) -> None:
         self.value = training.loss_scale
@@ -28,7 +28,7 @@ class LossScale:
         self._interval = training.growth_interval
 
     def update(self, decision: Decision) -> None:
-        """Follow one decision."""
+        """Change the scale after one decision."""
         if decision.act == "skip":
             self.value, self.good_steps = self.value / 2, 0
             return
@@ -38,13 +38,13 @@ class LossScale:
 
 
 def square_sum(gradients: Iterable[Tensor]) -> Tensor:
-    """Sum of squares, in float64."""
-    parts = [g.detach().double().pow(2).sum() for g in gradients]
-    return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
+    """Return the sum of squares in float64."""
+    sums = [g.detach().double().pow(2).sum() for g in gradients]
+    return torch.stack(sums).sum() if sums else torch.zeros((), dtype=torch.float64)
 
 
 def decide(square_sums: Tensor, max_norm: float | None) -> Decision:
-    """The decision from the square sums of all virtual stages, in forward order: no bit depends on the placement."""
+    """Decide from the square sums of all virtual stages in forward order, so that no bit depends on the placement."""
     norm = float(square_sums.sum().sqrt())
     if not torch.isfinite(square_sums).all():
         return Decision(norm, "skip")
@@ -52,7 +52,7 @@ def decide(square_sums: Tensor, max_norm: float | None) -> Decision:
 
 
 def apply(decision: Decision, max_norm: float | None, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Clip where the decision says so, and step, or leave everything as it was."""
+    """Carry out the decision: clip and step, step, or change nothing."""
     if decision.act == "skip":
         return
     if decision.act == "clip" and max_norm is not None:
@@ -65,5 +65,5 @@ def apply(decision: Decision, max_norm: float | None, optimizers: Sequence[torch
 
 
 def optimizer_of(parameters: Iterable[nn.Parameter], training: Training) -> torch.optim.Optimizer:
-    """AdamW, one parameter at a time, so that no bit depends on how parameters are grouped."""
+    """Build AdamW, one parameter at a time, so that no bit depends on how parameters are grouped."""
     return torch.optim.AdamW(parameters, lr=training.learning_rate, foreach=False)

@@ -1,4 +1,4 @@
-"""The yardstick: the same training in one process, microbatch after microbatch, by plain autograd. No pipeline."""
+"""The reference for all numbers: training without a pipeline, one microbatch after the other in one process."""
 
 from __future__ import annotations
 
@@ -9,88 +9,91 @@ import torch
 from torch import Tensor, nn
 
 from zbopt.problem.instance import Instance
-from zbopt.replay.networks import TIED, batch, build_slice, loss_of
+from zbopt.replay.networks import TIED, batch, build_virtual_stage, loss_of
+from zbopt.replay.optimizer_step import Decision, LossScale, apply, decide, optimizer_of, square_sum
 from zbopt.replay.spec import Network, Training
-from zbopt.replay.update import Decision, LossScale, apply, decide, optimizer_of, square_sum
 
-State = dict[str, dict[str, Tensor]]
+OptimizerState = dict[str, dict[str, Tensor]]
 Gradients = list[Tensor]
-"""A gradient for each parameter of the model, in its order."""
+"""One gradient for each parameter of the model, in the model's order."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """One finished step: gradients (unscaled, not clipped), weights and optimizer state by parameter, and the decision.
+class LoopStep:
+    """Hold one finished step: gradients, weights and optimizer state by parameter, and the optimizer's decision.
 
-    A tied weight stands under both of its names.
+    Gradients are without the loss scale and before clipping. A tied weight is listed under both of its names.
     """
 
     gradients: dict[str, Tensor]
     weights: dict[str, Tensor]
-    optimizer: State
+    optimizer: OptimizerState
     decision: Decision
     losses: tuple[float, ...]
 
 
-class Baseline:
-    """Synchronous training in one process; ``steps`` are its history."""
+class PlainLoop:
+    """Train synchronously in one process; ``steps`` holds the finished steps."""
 
     def __init__(self, network: Network, training: Training, instance: Instance, device: torch.device) -> None:
         self.network, self.training, self.device = network, training, device
         self.microbatches = instance.microbatches
-        slices = [build_slice(network, v, instance.virtual_stages) for v in range(instance.virtual_stages)]
+        slices = [build_virtual_stage(network, v, instance.virtual_stages) for v in range(instance.virtual_stages)]
         self.model = nn.Sequential(*slices).to(device)
         if network.is_tied:
             self._tie()
         self.optimizer = optimizer_of(self.model.parameters(), training)
         self.scale = LossScale(training)
         self.loss = loss_of(network)
-        self.steps: list[Step] = []
+        self.steps: list[LoopStep] = []
 
-    def run(self) -> list[Step]:
-        """All steps of the training."""
+    def run(self) -> list[LoopStep]:
+        """Train until the last step and return all steps."""
         while len(self.steps) < self.training.steps:
             self._step(len(self.steps))
         return self.steps
 
     def gradients(self, number: int) -> tuple[dict[str, Tensor], tuple[float, ...]]:
-        """The gradients of step ``number`` at the present weights, which stay in the parameters, and the losses."""
-        replicas = [self._mean(number, replica) for replica in range(self.training.data_parallel)]
+        """Return the gradients of step ``number`` by parameter name, and the losses by microbatch.
+
+        The present weights are used and not changed; the gradients also stay in the parameters' ``grad``.
+        """
+        replicas = [self._mean_gradients(number, replica) for replica in range(self.training.data_parallel)]
         for i, parameter in enumerate(self.model.parameters()):
             total = replicas[0][0][i]
-            for found, _ in replicas[1:]:
-                total = total + found[i]
+            for gradients, _ in replicas[1:]:
+                total = total + gradients[i]
             parameter.grad = total if len(replicas) == 1 else total.div_(len(replicas))
-        self._join_shares()
+        self._add_tied_gradients()
         for parameter in self.model.parameters():
             _grad(parameter).div_(self.scale.value)
         return {name: _grad(p).clone() for name, p in self.named()}, tuple(replicas[0][1])
 
     def named(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters as ``v3.block5.up.weight``; a tied weight under both of its names."""
-        for v, part in enumerate(self.model):
-            for name, parameter in part.named_parameters(remove_duplicate=False):
+        """Yield the parameters with names such as ``v3.block5.up.weight``; a tied weight comes under both names."""
+        for v, module in enumerate(self.model):
+            for name, parameter in module.named_parameters(remove_duplicate=False):
                 yield f"v{v}.{name}", parameter
 
     def _tie(self) -> None:
-        """One parameter with two uses, whose gradients autograd adds up microbatch by microbatch."""
+        """Make the tied weight one parameter with two uses; autograd then adds its gradients up by microbatch."""
         self.model[-1].get_submodule("head.scores").weight = self.model[0].get_parameter(TIED["first"])
 
-    def _join_shares(self) -> None:
-        """Autograd has done it."""
+    def _add_tied_gradients(self) -> None:
+        """Do nothing: autograd has already added the gradients of the one tied parameter."""
 
     def _step(self, number: int) -> None:
         gradients, losses = self.gradients(number)
-        sums = torch.stack([square_sum(map(_grad, part)) for part in self._counted()])
+        sums = torch.stack([square_sum(map(_grad, parameters)) for parameters in self._parameters_in_norm()])
         max_norm = self.training.max_norm(number)
         decision = decide(sums, max_norm)
         apply(decision, max_norm, [self.optimizer])
         self.scale.update(decision)
         weights = {name: p.detach().clone() for name, p in self.named()}
-        self.steps.append(Step(gradients, weights, self._optimizer_state(), decision, losses))
+        self.steps.append(LoopStep(gradients, weights, self._optimizer_state(), decision, losses))
 
-    def _mean(self, number: int, replica: int) -> tuple[Gradients, list[float]]:
-        """One replica's mean gradient by parameter, still scaled, and its losses."""
+    def _mean_gradients(self, number: int, replica: int) -> tuple[Gradients, list[float]]:
+        """Return one replica's mean gradient by parameter, still with the loss scale, and its losses."""
         self.optimizer.zero_grad()
         factor = float("inf") if number in self.training.overflow_at else self.scale.value
         losses: list[float] = []
@@ -104,7 +107,7 @@ class Baseline:
         return [_grad(p).clone() for p in self.model.parameters()], losses
 
     def _accumulate(self, microbatches: Sequence[tuple[Tensor, Tensor]], factor: float) -> list[float]:
-        """Add the gradients of every microbatch to the parameters'; the losses."""
+        """Add the gradients of every microbatch to those of the parameters, and return the losses."""
         return [self._backward(x, target, factor) for x, target in microbatches]
 
     def _backward(self, x: Tensor, target: Tensor, factor: float) -> float:
@@ -112,13 +115,16 @@ class Baseline:
         loss.backward()
         return float(loss.detach()) / factor
 
-    def _counted(self) -> Iterator[list[nn.Parameter]]:
-        """The parameters of each virtual stage in the global norm, a tied weight in the first of them only."""
-        for v, part in enumerate(self.model):
-            twice = TIED["last"] if self.network.is_tied and v == len(self.model) - 1 else None
-            yield [p for name, p in part.named_parameters() if name != twice]
+    def _parameters_in_norm(self) -> Iterator[list[nn.Parameter]]:
+        """Yield the parameters of each virtual stage that count in the global norm.
 
-    def _optimizer_state(self) -> State:
+        A tied weight counts once, in the first virtual stage.
+        """
+        for v, module in enumerate(self.model):
+            second_copy = TIED["last"] if self.network.is_tied and v == len(self.model) - 1 else None
+            yield [p for name, p in module.named_parameters() if name != second_copy]
+
+    def _optimizer_state(self) -> OptimizerState:
         return {
             name: {key: torch.as_tensor(value).detach().clone() for key, value in self.optimizer.state[p].items()}
             for name, p in self.named()
@@ -127,5 +133,5 @@ class Baseline:
 
 def _grad(parameter: nn.Parameter) -> Tensor:
     if parameter.grad is None:
-        raise ValueError("a parameter of the baseline got no gradient; every parameter must be used")
+        raise ValueError("a parameter of the plain loop got no gradient; every parameter of the network must be used")
     return parameter.grad
