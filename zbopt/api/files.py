@@ -169,10 +169,10 @@ def _exported(what: Schedule | Result | Instance, format: ExportFormat, comms: b
 def _torch_csv(schedule: Schedule, comms: bool) -> str:
     """Return the table, refused where PyTorch would compute something else without a word."""
     try:
-        rows = checked_actions(schedule, single_process=False)
+        actions_by_rank = checked_actions(schedule, single_process=False)
     except CannotReplayError as error:
         raise ValueError(str(error.refusals[0])) from None
-    return rows_text(rows if comms else compute_only(rows))
+    return rows_text(actions_by_rank if comms else compute_only(actions_by_rank))
 
 
 def _chrome_trace(schedule: Schedule) -> str:
