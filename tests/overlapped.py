@@ -14,11 +14,11 @@ from ortools.sat.python import cp_model
 from zbopt.problem.instance import Instance, Kind, Objective
 
 Op = tuple[Kind, int, int]
-"""Kind, virtual stage and microbatch."""
+"""An op as kind, virtual stage and microbatch."""
 
 
 def optimum_with_pairs(instance: Instance) -> int:
-    """Least value of the objective, in ticks."""
+    """Return the least value of the objective, in ticks."""
     assert instance.backward_ticks is None
     assert instance.overlapped_ticks is not None
     return _Model(instance).solve()

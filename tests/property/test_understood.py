@@ -37,7 +37,7 @@ GROWN = {"crossings": pipe, "valley": relaxation}
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_bounds_are_silent_or_true(block: int) -> None:
-    """Each instance has one such field in use, in turn; the optimum is CP-SAT's without rules that remove solutions."""
+    """Each instance has one such field in use, in turn. The optimum is CP-SAT's, without any cut."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         field = NOT_BY_ALL[seed % len(NOT_BY_ALL)]
         instance = _instance(Random(seed), field)
@@ -83,14 +83,14 @@ def _claims_too_much(name: str, instance: Instance) -> bool:
 
 
 class Toy(Instance):
-    """An instance with a field that no bound has heard of."""
+    """Represent an instance with a field that no bound understands."""
 
     toy_ticks: Annotated[int, Facts(axis=Axis.NONE, unit=Unit.TICKS)] = Field(0, description="A toy.")
 
 
 @pytest.mark.parametrize("placement", ["linear", "v"])
 def test_a_field_that_nobody_thought_of_silences_every_bound(placement: str) -> None:
-    """Every argument, relaxation and growing bound; at its default the new field changes nothing."""
+    """Every argument, relaxation and growing bound is silent. At its default the new field changes nothing."""
     plain = _pipeline(Random(0), placement).model_dump()
     absent, in_use = Toy.model_validate(plain), Toy.model_validate(plain | {"toy_ticks": 1})
     assert lower_bound(absent) == lower_bound(Instance.model_validate(plain))
@@ -108,12 +108,12 @@ def test_declarations_name_fields_that_there_are() -> None:
 
 
 def _optimum(instance: Instance) -> int:
-    """Least value of the objective; zbopt's model has no overlapped ops."""
+    """Return the least value of the objective. zbopt's model has no overlapped ops."""
     return proved_optimum(instance, FREE) if instance.overlapped_ticks is None else optimum_with_pairs(instance)
 
 
 def _values(instance: Instance, roof: int) -> Iterator[tuple[str, int]]:
-    """All bounds that say something, relaxations left out."""
+    """Yield the values of all bounds that say something, relaxations left out."""
     for name, argument in ARGUMENTS.items():
         bound = argument(instance)
         if bound is not None:
@@ -130,7 +130,7 @@ def _stage_sets(instance: Instance) -> Iterator[tuple[int, ...]]:
 
 
 def _instance(random: Random, field: str) -> Instance:
-    """A pipeline of which crossings or the valley would say something, were it not for ``field``."""
+    """Draw a pipeline for which crossings or the valley would say something if ``field`` were not in use."""
     placement = "v" if field == "routes" else random.choice(("linear", "v"))
     instance = _pipeline(random, placement)
     fields = instance.model_dump() | _IN_USE[field](random, instance)
@@ -141,7 +141,7 @@ def _instance(random: Random, field: str) -> Instance:
 
 
 def _pipeline(random: Random, placement: str) -> Instance:
-    """Two or three stages in a row, or two of a V; memory for hardly more than one microbatch on each."""
+    """Draw two or three stages in a row, or two of a V, with memory for hardly more than one microbatch on each."""
     stages, microbatches = (random.choice((2, 2, 3)), 3) if placement == "linear" else (2, 2)
     stage_of = range(stages) if placement == "linear" else (*range(stages), *reversed(range(stages)))
 
@@ -169,7 +169,7 @@ def _fused(random: Random, instance: Instance) -> dict[str, Any]:
 
 
 def _overlapped(random: Random, instance: Instance) -> dict[str, Any]:
-    """A pair takes no longer than the longer of its ops."""
+    """Let a pair take no longer than the longer of its ops."""
     fused = [random.randint(2, 5) for _ in instance.stage_of]
     longest = [
         max(max(instance.forward_ticks[v], fused[v]) for v in instance.virtual_stages_of(stage))
@@ -194,7 +194,7 @@ def _routes(random: Random, instance: Instance) -> dict[str, Any]:
 
 
 def _microbatch_times(random: Random, instance: Instance) -> dict[str, Any]:
-    """All but the first take one tick an op."""
+    """Let all microbatches but the first take one tick for each op."""
     names = ("forward_ticks", "backward_ticks", "weight_ticks")
     group: dict[str, Any] = {name: [1] * instance.virtual_stages for name in names}
     others = range(1, instance.microbatches) if random.random() < 0.8 else range(1)
@@ -249,4 +249,4 @@ _IN_USE: dict[str, Callable[[Random, Instance], dict[str, Any]]] = {
     "recompute": _recompute,
     "offload": _offload,
 }
-"""How each field is put to use."""
+"""Functions that put each field to use."""

@@ -19,7 +19,7 @@ from zbopt.problem.schedule import write_schedule
 
 @pytest.fixture
 def schedule(tmp_path: Path) -> Path:
-    """A schedule of 4 stages and 64 microbatches: every file made of it is larger than 16 KiB."""
+    """Write a schedule of 4 stages and 64 microbatches: every file made of it is larger than 16 KiB."""
     path = tmp_path / "schedule.json"
     write_schedule(HEURISTICS["zb-h1"](Instance.uniform(stages=4, microbatches=64)), path)
     return path

@@ -335,7 +335,7 @@ def test_bug_two_files_of_one_name(folder: Path) -> None:
 
 
 def test_results_that_cannot_be_written(folder: Path) -> None:
-    """Said before the first instance, with the way out."""
+    """The error comes before the first instance, with the way out."""
     with pytest.raises(ValueError, match=r"no such file or directory; give --results a file that can be written"):
         bench_set(folder, LIMITS, results=folder / "none" / "results.jsonl")
 

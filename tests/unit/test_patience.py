@@ -85,7 +85,7 @@ def test_more_patience_is_never_worse() -> None:
 
 
 def test_the_limit_ends_with_its_block() -> None:
-    """Outside there is none; inside, ``check_time`` raises."""
+    """Outside of its block there is no limit. Inside, ``check_time`` raises."""
     with limited(lambda: True):
         assert is_over()
         with pytest.raises(OutOfTimeError, match="stopped before it had a schedule"):
