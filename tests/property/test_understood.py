@@ -98,6 +98,8 @@ def test_a_field_that_nobody_thought_of_silences_every_bound(placement: str) -> 
     assert {name: argument(in_use) for name, argument in ARGUMENTS.items()} == dict.fromkeys(ARGUMENTS)
     assert lower_bound(in_use) == Bound(0, "bound:none")
     assert not may_relax(in_use)
+    with pytest.raises(ValueError, match="toy_ticks is in use, and a relaxation to a few stages does not"):
+        keep_stages(expand(in_use), (0,))
     assert (growing_bound(absent, 0, 10**6) is None, growing_bound(in_use, 0, 10**6)) == (False, None)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from zbopt.bounds.understood import EVERYTHING, OVERLAPPED, is_understood
 from zbopt.graph import Channel, Join, Link, Precedence, Residence, Sent, Task, TaskGraph
+from zbopt.problem.facts import fields_in_use
 from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind
 
 UNDERSTOOD = EVERYTHING - OVERLAPPED
@@ -49,7 +50,13 @@ def keep_stages(graph: TaskGraph, stages: Collection[int]) -> Relaxed:
     Args:
         graph: The whole task graph, of an instance that ``may_relax``.
         stages: The stages to keep.
+
+    Raises:
+        ValueError: A field is in use that relaxations do not understand: the optimum might be above that of the whole.
     """
+    if not may_relax(graph.instance):
+        unknown = min(fields_in_use(graph.instance) - UNDERSTOOD)
+        raise ValueError(f"{unknown} is in use, and a relaxation to a few stages does not understand it; ask may_relax")
     delays = _Delays(graph)
     kept = [i for i, task in enumerate(graph.tasks) if _is_kept(graph, task, stages)]
     new = {old: i for i, old in enumerate(kept)}
