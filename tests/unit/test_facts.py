@@ -16,11 +16,10 @@ import typer
 from pydantic import BaseModel
 from strikes import struck
 
-from zbopt.cli.cutting import cut_fields, require_cuttable
 from zbopt.cli.flag_records import takes
 from zbopt.cli.flags import ProblemFlags
-from zbopt.cli.placements import Candidate
 from zbopt.cli.problem import Problem, problem_of
+from zbopt.costs.cutting import Candidate, cut_fields, require_cuttable
 from zbopt.cpsat.scale import Scale
 from zbopt.engine.reach import require_modelled
 from zbopt.formats.minizinc import to_minizinc
@@ -221,7 +220,7 @@ def one_value_is_refused(name: str) -> None:
         return
     schema = json_schemas()["instance"]["properties"][name]
     assert schema["type"] == "array"
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ValueError, match=rf"{name} = 0: must be a list"):
         build(sample(name) | {name: 0})
 
 
@@ -302,7 +301,7 @@ def cutting_keeps_the_whole(name: str) -> None:
     if DECLARED[name].cut is CutRule.REFUSED:
         return
     instance = build(sample(name, 2))
-    require_cuttable(instance)
+    require_cuttable(instance, "--placement auto")
     cut = build(dict(cut_fields(instance, Candidate("v", (0, 1, 1, 0), 2), 2)))
     assert work_of(cut) == times_of(2, work_of(instance))
     assert memory_of(cut) == memory_of(instance)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from zbopt.analysis.metrics import memory_curve
 from zbopt.cli import out
@@ -23,7 +22,7 @@ from zbopt.formats.sail_zb import to_sail_zb
 from zbopt.formats.torch_csv import compute_only, rows_text
 from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
-from zbopt.problem.instance import Instance, first_error, placement_of, read_document
+from zbopt.problem.instance import Instance, placement_of, read_document
 from zbopt.problem.schedule import Schedule
 from zbopt.replay.checks import CannotReplayError, checked_actions
 
@@ -161,8 +160,8 @@ def _stage_of(file: Path, document: object, schema: str) -> tuple[int, ...]:
     else:
         try:
             instance = Instance.model_validate(document)
-        except ValidationError as error:
-            raise ValueError(f"{file}: {first_error(error)}") from None
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
     try:
         require_one_route(instance, "Megatron's layout")
     except ValueError as error:

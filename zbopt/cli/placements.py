@@ -8,23 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from zbopt.cli.flags import ProblemFlags
-from zbopt.problem.instance import placement_of
+from zbopt.costs.cutting import Candidate
+from zbopt.problem.placement import DEFAULT_VIRTUAL, placement_of
 
 AUTO = "auto"
 BIDIRECTIONAL = "bidirectional"
-_DEFAULT_VIRTUAL = {"linear": 1, "interleaved": 2, "v": 2, BIDIRECTIONAL: 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """Name a placement to try, with the stages of its virtual stages, and into how many slices a part is cut."""
-
-    name: str
-    stage_of: tuple[int, ...]
-    slices: int
 
 
 def stage_of_flags(flags: ProblemFlags) -> tuple[int, ...] | None:
@@ -37,7 +27,7 @@ def stage_of_flags(flags: ProblemFlags) -> tuple[int, ...] | None:
     if name is None:
         return None if flags.virtual is None else _named(stages, "interleaved", flags.virtual)
     if "," not in name and not name.strip().isdecimal():
-        return _named(stages, name, _DEFAULT_VIRTUAL.get(name, 1) if flags.virtual is None else flags.virtual)
+        return _named(stages, name, DEFAULT_VIRTUAL.get(name, 1) if flags.virtual is None else flags.virtual)
     if flags.virtual is not None:
         raise ValueError(f"--virtual {flags.virtual} beside a list of stages: the list says it; leave --virtual out")
     parts = [part.strip() for part in name.split(",")]
@@ -50,8 +40,8 @@ def stage_of_flags(flags: ProblemFlags) -> tuple[int, ...] | None:
 def _named(stages: int, name: str, virtual: int) -> tuple[int, ...]:
     if stages < 1:
         return ()  # the instance says what is wrong with that
-    if name not in _DEFAULT_VIRTUAL:
-        raise ValueError(f"--placement {name!r}: give {', '.join(_DEFAULT_VIRTUAL)}, auto, or a list such as 0,1,2,2,0")
+    if name not in DEFAULT_VIRTUAL:
+        raise ValueError(f"--placement {name!r}: give {', '.join(DEFAULT_VIRTUAL)}, auto, or a list such as 0,1,2,2,0")
     if virtual < 1:
         raise ValueError(f"--virtual {virtual}: give at least 1")
     if name == "interleaved" and virtual == 1:

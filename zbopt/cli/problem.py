@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
-from pydantic import ValidationError
-
-from zbopt.cli.cutting import cut_fields, finest, require_cuttable
 from zbopt.cli.field_flags import fields_of_texts, fields_of_times, time_texts
 from zbopt.cli.flags import ProblemFlags
-from zbopt.cli.placements import BIDIRECTIONAL, Candidate, candidates, stage_of_flags
+from zbopt.cli.placements import AUTO, BIDIRECTIONAL, candidates, stage_of_flags
+from zbopt.costs.cutting import Candidate, cut_fields, finest, require_cuttable
 from zbopt.costs.runtimes import run_by
 from zbopt.costs.times import Times, parse_times, tick_name, tick_ns
 from zbopt.problem.facts import flags_by_field
-from zbopt.problem.instance import Barrier, Instance, first_error, read_instance
+from zbopt.problem.instance import Barrier, Instance, read_instance
 from zbopt.problem.routes import bidirectional
 from zbopt.reports.words import value_text
 
@@ -50,7 +48,7 @@ def problem_of(flags: ProblemFlags) -> Problem:
         # Other sizes the instance refuses in its own words.
         fields["routes"] = bidirectional(stages, microbatches) if stages >= 1 and microbatches >= 2 else None
     fields |= fields_of_times(times.ticks) | fields_of_texts(flags.fields)
-    return _as_run(flags, Problem(_instance(fields)))
+    return _as_run(flags, Problem(Instance.model_validate(fields)))
 
 
 def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
@@ -63,7 +61,7 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
     whole = problem_of(alone)
     given = whole.instance
     try:
-        require_cuttable(given)
+        require_cuttable(given, f"--placement {AUTO}")
     except ValueError as error:
         raise ValueError(f"{flags.instance}: {error}" if flags.instance else str(error)) from None
     tried = [c for c in candidates(given.stages, flags.virtual) if c.name != BIDIRECTIONAL or given.microbatches > 1]
@@ -78,7 +76,7 @@ def placed_problems(flags: ProblemFlags) -> dict[str, Problem]:
         if candidate.name == BIDIRECTIONAL:
             fields["routes"] = bidirectional(given.stages, given.microbatches)
         note = _cut_note(candidate, finer if given.tick == "unit" else 1)
-        problems[candidate.name] = _as_run(flags, Problem(_instance(fields), (*whole.notes, note)))
+        problems[candidate.name] = _as_run(flags, Problem(Instance.model_validate(fields), (*whole.notes, note)))
     return problems
 
 
@@ -108,13 +106,6 @@ def _times(flags: ProblemFlags) -> dict[str, str]:
     return given
 
 
-def _instance(fields: dict[str, Any]) -> Instance:
-    try:
-        return Instance.model_validate(fields)
-    except ValidationError as error:
-        raise ValueError(first_error(error)) from None
-
-
 def _from_file(flags: ProblemFlags) -> Problem:
     assert flags.instance is not None
     beside_file = {flag.parameter for flag in flags_by_field(Instance).values() if flag.beside_file}
@@ -133,7 +124,7 @@ def _from_file(flags: ProblemFlags) -> Problem:
         changes.setdefault("optimizer_ticks", None)
     if not changes:
         return _as_run(flags, Problem(old))
-    new = _instance(old.model_dump(exclude_none=True) | changes)
+    new = Instance.model_validate(old.model_dump(exclude_none=True) | changes)
     return _as_run(flags, Problem(new, tuple(_notes(old, new))))
 
 

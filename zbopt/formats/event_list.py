@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
-from zbopt.problem.instance import COMPUTE, MAX_STAGES, Barrier, Instance, Kind, first_error, read_document
+from zbopt.problem.instance import COMPUTE, MAX_STAGES, Barrier, Instance, Kind, read_document
 from zbopt.problem.schedule import Event, Provenance, Schedule
 
 _REQUIRED = ("id", "stage", "micro", "kind", "start", "end")
@@ -94,8 +93,6 @@ def event_list_from_document(document: object, where: str) -> EventList:
         events = _events(entries, ticks)
         events = _even_out(events) if rounded else events
         instance = _infer(_distinct(entries, events), given, ticks_per_unit)
-    except ValidationError as error:
-        raise ValueError(f"{where}: {first_error(error)}") from None
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
     provenance = Provenance(source="event-list")

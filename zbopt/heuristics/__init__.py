@@ -93,4 +93,32 @@ def candidates_of(instance: Instance) -> dict[str, Heuristic]:
     return {name: HEURISTICS[name] for name in names if name not in left_out}
 
 
-__all__ = ["BASELINES", "HEURISTICS", "CannotFitError", "Heuristic", "NotApplicableError", "candidates_of"]
+__all__ = [
+    "BASELINES",
+    "HEURISTICS",
+    "CannotFitError",
+    "Heuristic",
+    "NotApplicableError",
+    "candidates_of",
+    "chimera",
+    "dualpipe",
+    "dualpipe_v",
+    "gis",
+    "gis_half",
+    "gpipe",
+    "interleaved",
+    "interleaved_auto",
+    "interleaved_zb",
+    "list_schedule",
+    "looped_bfs",
+    "one_f_one_b",
+    "one_f_one_b_split",
+    "one_f_one_b_v",
+    "v_auto",
+    "v_half",
+    "v_min",
+    "zb_auto",
+    "zb_h1",
+    "zb_h2",
+    "zb_v",
+]

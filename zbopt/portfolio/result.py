@@ -83,6 +83,16 @@ class Result:
         """Return (value - bound) / value; ``None`` without a value."""
         return None if self.value is None else (self.value - self.bound.value) / self.value
 
+    def require_schedule(self) -> Schedule:
+        """Return the schedule, for code that cannot go on without one.
+
+        Raises:
+            ValueError: There is none; the message says why.
+        """
+        if self.schedule is None:
+            raise ValueError(f"{self.status.value}: {self.infeasible or 'no schedule was found in time'}")
+        return self.schedule
+
     def _repr_html_(self) -> str:
         """Return the picture that a notebook shows for a result."""
         from zbopt.reports.svg import result_html  # here, not above: a result loads no report until one is asked for

@@ -53,6 +53,7 @@ def solve(
     Raises:
         ValueError: A limit is out of range, ``engine`` does not model the instance, or ``start`` breaks a rule of it.
     """
+    instance = instance.replace()  # model_copy(update=...) checks nothing, and what it lets in would fail much later
     limits = Limits(time_limit_s, workers, seed, deterministic, Engine(engine))
     if limits.engine is Engine.MILP:
         require_modelled(instance)

@@ -14,6 +14,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, ValidationError, model_validator
 
 from zbopt.problem.atomic import write_text
+from zbopt.problem.checked_model import CheckedModel
 from zbopt.problem.checks import check_fields
 from zbopt.problem.communication import Collective
 from zbopt.problem.documents import first_fault, kind_of, read_document
@@ -74,7 +75,7 @@ __all__ = [
 ]
 
 
-class Instance(InstanceFields):
+class Instance(CheckedModel, InstanceFields):
     """Represent one scheduling problem. Frozen; unknown fields are refused.
 
     A scalar given for a list field stands for every virtual stage (or stage), in files too. Times are in ticks.
@@ -88,6 +89,20 @@ class Instance(InstanceFields):
         serialize_by_alias=True,
         defer_build=False,  # what holds an instance takes its validator, where there is one, and else builds its own
     )
+
+    def __init__(self, **fields: Any) -> None:
+        """Build an instance from its fields, in ticks; ``zbopt.instance`` takes times with units and says its types.
+
+        Raises:
+            ValueError: One line that names the first wrong field, its value, the limit and the way out.
+        """
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
+
+    # Without it pydantic would build every instance inside another object through __init__, and lose a fault's place.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="before")
     @classmethod
@@ -130,14 +145,14 @@ class Instance(InstanceFields):
         memory_cap: int | float | str | Fraction | None = None,
         weight_share: int | float | str | Fraction = 1,
         placement: str = "linear",
-        virtual: int = 1,
+        virtual: int | None = None,
         objective: Objective | str = Objective.MAKESPAN,
         barrier: Barrier | str = Barrier.NONE,
         name: str | None = None,
     ) -> Self:
         """Build an instance whose virtual stages are all alike. Times are of one virtual stage, in ticks.
 
-        ``placement`` is one of ``placement_of``.
+        ``placement`` is one of ``placement_of``; ``virtual`` ``None``: its usual number of them a stage.
 
         Raises:
             ValueError: A number is out of range, or the placement does not go with ``virtual``.
@@ -177,8 +192,8 @@ def read_instance(path: Path | str) -> Instance:
         raise ValueError(f"{path}: is a schedule, not an instance; give what its field instance holds as a file")
     try:
         return Instance.model_validate(document)
-    except ValidationError as error:
-        raise ValueError(f"{path}: {first_error(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def write_instance(instance: Instance, path: Path | str) -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -72,16 +72,20 @@ class Provenance(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str = Field(description="Such as 'cp-sat', 'heuristic:zb-h1', 'event-list'.")
-    engine: Engine | None = Field(None, description="What searched, whoever found the schedule: 'cp-sat' or 'milp'.")
+    engine: Engine | None = Field(
+        default=None, description="What searched, whoever found the schedule: 'cp-sat' or 'milp'."
+    )
     status: Status = Status.FEASIBLE
-    value: _Whole | None = Field(None, description="Of the instance's objective, in ticks.")
-    lower_bound: _Whole | None = Field(None, description="Proved, in ticks.")
-    proved_by: str | None = Field(None, description="The argument behind lower_bound: 'bound:round-trip', 'cp-sat'.")
+    value: _Whole | None = Field(default=None, description="Of the instance's objective, in ticks.")
+    lower_bound: _Whole | None = Field(default=None, description="Proved, in ticks.")
+    proved_by: str | None = Field(
+        default=None, description="The argument behind lower_bound: 'bound:round-trip', 'cp-sat'."
+    )
     seed: int | None = None
     workers: int | None = None
     time_limit_s: float | None = None
     wall_time_s: float | None = None
-    deterministic: bool = Field(False, description="Value and bound do not depend on the machine.")
+    deterministic: bool = Field(default=False, description="Value and bound do not depend on the machine.")
     versions: dict[str, str] = Field(default_factory=dict)
 
 
@@ -90,10 +94,36 @@ class Schedule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, serialize_by_alias=True)
 
-    schema_version: Literal["zbopt.schedule/1"] = Field("zbopt.schedule/1", alias="schema")
+    schema_version: Literal["zbopt.schedule/1"] = Field(default="zbopt.schedule/1", alias="schema")
     instance: Instance
     provenance: Provenance
     events: tuple[Event, ...]
+
+    def __init__(self, *, instance: Instance, provenance: Provenance, events: Iterable[Event], **schema: Any) -> None:
+        """Build a schedule from its parts; it need not be valid.
+
+        Raises:
+            ValueError: One line that names the first part of a wrong type.
+        """
+        try:
+            super().__init__(instance=instance, provenance=provenance, events=events, **schema)
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
+
+    # As for Instance: what a file holds is built by its fields, so that a fault keeps its place.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Build a schedule from a mapping of its fields, as ``CheckedModel`` does.
+
+        Raises:
+            ValueError: One line that names the first wrong field, also inside the instance.
+        """
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
 
     def by_stage(self) -> tuple[tuple[Event, ...], ...]:
         """Ops of each stage's compute in order of start; those on a stage that does not exist are left out."""
@@ -143,8 +173,8 @@ def schedule_from_document(document: object, where: str) -> Schedule:
     """
     try:
         return Schedule.model_validate(document)
-    except ValidationError as error:
-        raise ValueError(f"{where}: {first_error(error)}") from None
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def read_schedule(path: Path | str) -> Schedule:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -46,7 +47,7 @@ _SETTINGS: Any = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "zbopt",
 }
-_NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+_NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,19 +209,42 @@ def save_figure(
     Raises:
         ValueError: The suffix is no picture's, the width is out of range, or matplotlib is not installed.
     """
+    require_picture(path)
+    if not 2 <= width_inches <= 50:
+        raise ValueError(f"width {width_inches:g} inches is out of range; give 2 to 50")
+    with picture_settings():
+        write_picture(figure_of(schedule, window, width_inches), path)
+
+
+def require_picture(path: Path) -> None:
+    """Refuse a file whose suffix is no picture's.
+
+    Raises:
+        ValueError: It is none of ``SUFFIXES``.
+    """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{path}: {suffix or 'no suffix'} is no picture's; end the name with {', '.join(SUFFIXES)}")
-    if not 2 <= width_inches <= 50:
-        raise ValueError(f"width {width_inches:g} inches is out of range; give 2 to 50")
+
+
+def write_picture(figure: Figure, path: Path) -> None:
+    """Write a figure to ``path``, which ``require_picture`` takes, without a date: equal figures give equal files."""
+    suffix, picture = path.suffix.lower(), BytesIO()  # matplotlib fails in ways of its own on a full disk
+    figure.savefig(picture, format=suffix[1:], metadata=_NO_DATE[suffix])
+    write_bytes(path, picture.getvalue())
+
+
+def picture_settings() -> AbstractContextManager[None]:
+    """Return a context in which figures have the fonts of a paper.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
     try:
         from matplotlib import rc_context
     except ModuleNotFoundError:
         raise ValueError("pictures need matplotlib, which is not installed; pip install 'zbopt[plot]'") from None
-    picture = BytesIO()  # matplotlib fails in ways of its own on a full disk
-    with rc_context(_SETTINGS):
-        figure_of(schedule, window, width_inches).savefig(picture, format=suffix[1:], metadata=_NO_DATE[suffix])
-    write_bytes(path, picture.getvalue())
+    return rc_context(_SETTINGS)
 
 
 def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_inches: float = 7.2) -> Figure:

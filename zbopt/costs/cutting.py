@@ -8,11 +8,19 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from zbopt.cli.placements import Candidate
 from zbopt.costs.times import tick_name, tick_ns
 from zbopt.problem.facts import Axis, CutRule, Facts, Unit, facts_by_field, fields_in_use
 from zbopt.problem.instance import Instance
 from zbopt.problem.routes import TIMES, MicrobatchTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A placement to try: its name, stages of its virtual stages, and slices that a stage's part is cut into."""
+
+    name: str
+    stage_of: tuple[int, ...]
+    slices: int
 
 
 @dataclass(slots=True)
@@ -99,26 +107,30 @@ def cut_fields(instance: Instance, candidate: Candidate, finer: int) -> Mapping[
     return fields
 
 
-def require_cuttable(instance: Instance) -> None:
+def require_cuttable(instance: Instance, cutter: str) -> None:
     """Refuse what cannot be cut.
+
+    Args:
+        instance: What is to be cut.
+        cutter: The flag or function that cuts, for the error.
 
     Raises:
         ValueError: A stage holds no part or several, an op is missing, or a field in use cannot be cut.
     """
     if not instance.is_linear:
         raise ValueError(
-            "stage_of: --placement auto cuts the parts of a linear pipeline, one virtual stage a stage and one route; "
-            "leave stage_of and routes out, or leave --placement out"
+            f"stage_of: {cutter} cuts the parts of a linear pipeline, one virtual stage a stage and one route; "
+            "leave stage_of and routes out"
         )
     in_use = fields_in_use(instance)
     for name, facts in facts_by_field(Instance):
         if name in in_use and facts.cut is CutRule.REFUSED:
             what = "the op around them" if name == "collectives" else "it"
-            raise ValueError(f"{name}: --placement auto cannot cut {what}; solve a file of each placement")
+            raise ValueError(f"{name}: {cutter} cannot cut {what}; solve a file of each placement")
     for name in ("backward_ticks", "fused_backward_ticks"):
         if None in (getattr(instance, name) or ()):
             raise ValueError(
-                f"{name}[0] is null: with --placement auto later slices of the first stage have a B; give its time, or "
+                f"{name}[0] is null: with {cutter} later slices of the first stage have a B; give its time, or "
                 "one placement and a time for each virtual stage"
             )
 
