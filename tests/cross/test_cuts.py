@@ -36,10 +36,10 @@ NOT_UNDERSTOOD = {
     "D9": {"overlapped_ticks", "microbatch_times", "routes", *ITERATIONS},
     "D10": {"overlapped_ticks"},
 }
-"""By the proofs of models/formulation.md, section 6, and what is said there of transfers, iterations and inputs."""
+"""Fields of each proof in models/formulation.md, section 6, and of its remarks on transfers, iterations and inputs."""
 
 _MOST_TASKS = 24
-"""Tasks of an instance: without [D1] more take CP-SAT minutes."""
+"""Most tasks of an instance. Without [D1], more of them take CP-SAT minutes."""
 
 SMALL = {"stages": 2, "microbatches": 3, "forward_ticks": 1, "backward_ticks": 1, "weight_ticks": 1}
 PORTS = {"communication": "link", "comm_ticks": 1, "transfer_occupies": "port"}
@@ -66,7 +66,7 @@ CAPPED = {"memory_cap": 2, "objective": "max_stage_span"}
 
 
 def model_of(instance: Instance, rules: Rules | None = None) -> str:
-    """The model's text, within the value of a schedule with one microbatch after another."""
+    """Return the model's text, within the value of a schedule with one microbatch after another."""
     horizon = instance.iterations * 100
     return str(Formulation(whole(expand(instance)), horizon, minimise=False, rules=rules).model)
 
@@ -109,7 +109,7 @@ def search(instance: Instance) -> CpSatSearch:
 
 
 def any_kind(seed: int) -> Instance:
-    """A tiny instance with any fields: of ops, of memory and activation policies, or of transfers and iterations."""
+    """Draw a tiny instance with any fields of ops, memory and activation policies, or transfers and iterations."""
     random = Random(f"cuts {seed}")
     while True:
         if seed % 3 == 0:
@@ -125,7 +125,7 @@ def any_kind(seed: int) -> Instance:
 
 @pytest.mark.parametrize("tag", IN_THE_MODEL)
 def test_no_cut_moves_an_optimum(tag: str) -> None:
-    """Each cut that changes the model leaves the proved optimum as it is without the cut; some instances of each."""
+    """Each cut leaves the proved optimum where it is, on every instance whose model it changes, and it changes some."""
     changed, used = 0, Counter[str]()
     for seed in range(SEEDS[tag]):
         instance = any_kind(seed)
@@ -142,14 +142,14 @@ def test_no_cut_moves_an_optimum(tag: str) -> None:
 
 
 class NewField(Instance):
-    """An instance with a field that nobody has read a proof for."""
+    """Represent an instance with a field that nobody has read a proof for."""
 
     toy_ticks: Annotated[int, Facts(axis=Axis.NONE, unit=Unit.TICKS)] = 0
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_new_field_switches_every_cut_off(seed: int) -> None:
-    """Given nothing but its default it changes nothing; in use it leaves no cut, and the optimum is the same."""
+    """At its default the new field changes nothing. In use it leaves no cut, and the optimum is as before."""
     instance = any_kind(seed)
     plain = NewField.model_validate(instance.model_dump())
     new = NewField.model_validate(instance.model_dump() | {"toy_ticks": 1})

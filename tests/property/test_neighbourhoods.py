@@ -10,7 +10,7 @@ from random_instances import random_instance, random_schedule, with_memory
 from random_time import timed_instance
 
 from zbopt.cpsat.budget import Budget
-from zbopt.cpsat.incumbent import Incumbent
+from zbopt.cpsat.known_schedule import KnownSchedule
 from zbopt.cpsat.neighbourhood import Neighbourhood, Neighbourhoods
 from zbopt.cpsat.question import Answer, ask
 from zbopt.cpsat.search import tightened
@@ -37,7 +37,7 @@ def test_neighbourhoods_hold_the_schedule_and_better_ones(block: int) -> None:
         drawn = Neighbourhoods(seed)
         for _ in range(3):
             drawn.sizes = dict.fromkeys(drawn.sizes, float(random.randint(2, len(starts) + 2)))
-            _, window = drawn.draw(Incumbent(graph, starts))
+            _, window = drawn.draw(KnownSchedule(graph, starts))
             reply = ask(Neighbourhood(window, value, 0), Budget(600, 1, 0, deterministic=True), 20.0)
             assert reply.answer is Answer.OPTIMAL, f"seed {seed}"
             assert reply.starts is not None

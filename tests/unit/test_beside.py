@@ -19,7 +19,7 @@ from zbopt.cpsat.growth import Growth
 from zbopt.cpsat.search import CpSatSearch
 from zbopt.engine import watch
 from zbopt.engine.request import ParentMessage, SolveRequest
-from zbopt.engine.watch import Beside, EngineMessage, run
+from zbopt.engine.watch import EngineMessage, ParentWork, run
 from zbopt.graph import expand
 from zbopt.heuristics import HEURISTICS
 from zbopt.portfolio import engine_phase, improving_phase
@@ -102,9 +102,9 @@ def test_work_is_done_until_there_is_none(processes: list[subprocess.Popen[str]]
             done.append(n)
             yield
 
-    beside = Beside(work())
+    parent = ParentWork(work())
     instance = Instance.uniform(stages=2, microbatches=2)
-    news = list(run(order(instance), beside))
+    news = list(run(order(instance), parent))
     assert done == list(range(5))
     assert news.count(None) >= 5
     assert [n.bound.value for n in news if n is not None and n.bound is not None][-1] == 7
@@ -122,7 +122,7 @@ def test_work_that_is_broken_off_ends_the_process(
         raise fault
 
     with pytest.raises(fault):
-        list(run(order(V), Beside(work())))
+        list(run(order(V), ParentWork(work())))
     assert [gone(process) for process in processes] == [True]
 
 
@@ -148,7 +148,7 @@ def test_improving_outlives_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     worse, better = HEURISTICS["list"](V), HEURISTICS["v-min"](V)
 
-    def dying(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
+    def dying(order: SolveRequest, work: ParentWork) -> Iterator[EngineMessage]:
         raise watch.SolverDiedError("the solver's process was killed by signal 9")
         yield
 
@@ -169,9 +169,9 @@ def test_one_worker_improves_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one worker, this process improves first. Then the engine has that worker from the start."""
     orders: list[SolveRequest] = []
 
-    def heard(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
+    def heard(order: SolveRequest, work: ParentWork) -> Iterator[EngineMessage]:
         orders.append(order)
-        assert list(beside.work) == []
+        assert list(work.pieces) == []
         return iter(())
 
     monkeypatch.setattr(engine_phase, "run", heard)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from zbopt.cli import app_of, run
-from zbopt.cli.check import best_known
 from zbopt.cli.compare import compare_page, compared_optimum
 from zbopt.cli.problem import Problem
 from zbopt.heuristics import HEURISTICS
+from zbopt.portfolio.known import best_known
 from zbopt.portfolio.result import Result
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, read_instance

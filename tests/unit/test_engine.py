@@ -268,6 +268,14 @@ def test_kill_of_the_published_program(delay_s: float, at_start: Callable[..., l
     assert [gone(process) for process in processes] == [True]
 
 
+def test_bug_an_empty_module_stood_for_pandas() -> None:
+    """The solver's process put an empty ``pandas`` into ``sys.modules`` while OR-Tools loaded; all modules are real."""
+    show = "import sys, zbopt.cpsat.child; print(sys.modules['pandas'].__spec__ is not None)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-P", "-c", show], capture_output=True, text=True, env=environment)
+    assert done.stdout == "True\n", done.stderr
+
+
 IN_THE_WAY = ("ortools", "pandas", "queue", "random", "json", "numpy", "sitecustomize", "zbopt")
 """Names of files in the user's folder that are modules of the standard library, of a dependency, or of zbopt."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from zbopt.engine.request import SolveRequest
-from zbopt.engine.watch import GRACE_S, Beside, EngineMessage
+from zbopt.engine.watch import GRACE_S, EngineMessage, ParentWork
 from zbopt.portfolio import engine_phase, run
 from zbopt.portfolio.clock import Clock
 from zbopt.portfolio.result import Progress, Result, infeasible
@@ -256,7 +256,7 @@ def test_ctrl_c_of_a_terminal() -> None:
 def test_what_the_validator_rejects_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that claims an impossible schedule: the heuristic's stays, with the bound proved before."""
 
-    def lying(order: SolveRequest, beside: Beside) -> Iterator[EngineMessage]:
+    def lying(order: SolveRequest, work: ParentWork) -> Iterator[EngineMessage]:
         yield EngineMessage(value=1, starts=dict.fromkeys(order.starts, 0))
 
     monkeypatch.setattr(engine_phase, "run", lying)

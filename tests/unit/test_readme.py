@@ -1,6 +1,7 @@
 """The README and the notes beside it say what is true: commands, output, places, the Python example."""
 
 import csv
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -106,12 +107,32 @@ def is_makespan(row: dict[str, str]) -> bool:
     return row["objective"] == "makespan"
 
 
-def test_python_example(capsys: pytest.CaptureFixture[str]) -> None:
-    """The example runs as it stands: 27 is m(F + B + W) + p - 1 at p=4, m=8."""
+def test_python_example(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example runs as it stands.
+
+    By the bound of round trips, in ms: the load is m(F + B + W) = 232; the round trip of stage 0 is R = 4F + 3(B + 2
+    comm) = 76; before the first gradient R - 4F = 36 are idle, after the last forward R - F - 3(B + W) = 9: 277 in all.
+    """
+    monkeypatch.chdir(tmp_path)
     example = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert example is not None
     exec(compile(example.group(1), "README.md", "exec"), {})
-    assert re.fullmatch(r"optimal 27 27 bound:[a-z-]+\nTrue\n", capsys.readouterr().out)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == ["optimal 2770 2770 bound:round-trip", "True"]
+    values = [int(line.split()[1]) for line in printed[2:]]
+    assert values[0] == 2770
+    assert values == sorted(values, reverse=True)
+    assert (tmp_path / "beside.svg").stat().st_size > 10_000
+
+
+def test_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    """The picture shows the two times that the text names; both are of one step and one cap."""
+    assert "1F1B takes 327 ms" in README
+    assert "277 ms in the same memory" in README
+    step = ["--stages", "4", "--micro", "8", "--forward", "10ms", "--backward", "11ms", "--weight", "8ms"]
+    assert run(["compare", *step, "--comm", "0.5ms", "--mem-limit", "4", "--json"]) == 0
+    makespans = {row["schedule"]: row["makespan"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert (makespans["1f1b"], makespans["optimum"]) == (3270, 2770)
 
 
 def test_places_exist() -> None:

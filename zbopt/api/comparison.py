@@ -184,24 +184,25 @@ def _tick_lengths(instances: Mapping[str, Instance]) -> dict[str, Fraction]:
 
 def _rows(instance_name: str, result: Result) -> Iterator[ComparisonRow]:
     """Yield the rows of one instance; of several, those of heuristics that have no schedule of it are left out."""
-    for name, build in _heuristics(result.instance):
-        row = _heuristic_row(name, instance_name, build, result.instance)
-        if row.schedule is not None or not instance_name:
-            yield row
+    for name, schedule, reason in known_schedules(result.instance):
+        if schedule is not None or not instance_name:
+            yield _row(name, instance_name, result.instance, schedule, reason)
     proved = result.status in (Status.OPTIMAL, Status.INFEASIBLE)
     reason = None if result.schedule is not None else str(result.infeasible or "no schedule was found in time")
     yield _row(OPTIMUM if proved else BEST_FOUND, instance_name, result.instance, result.schedule, reason)
 
 
-def _heuristic_row(name: str, instance_name: str, build: Callable[[], Schedule], instance: Instance) -> ComparisonRow:
-    """Return the row of a heuristic, held against the cap of ``instance`` whichever cap it was built with."""
-    try:
-        schedule = build().model_copy(update={"instance": instance})
-    except (CannotFitError, NotApplicableError) as error:
-        return _row(
-            name, instance_name, instance, None, str(error).removeprefix(f"{name}: ").removeprefix(f"{_ZB_AUTO}: ")
-        )
-    return _row(name, instance_name, instance, schedule, None)
+def known_schedules(instance: Instance) -> Iterator[tuple[str, Schedule | None, str | None]]:
+    """Yield each known schedule of an instance by name, or ``None`` and the reason why there is none.
+
+    Heuristics whose definition gives them their memory are built without the cap, which they may break. The automatic
+    zero-bubble schedule comes with the memory of 1 and 2 forwards a stage (``zb-1p``, ``zb-2p``).
+    """
+    for name, build in _heuristics(instance):
+        try:
+            yield name, build().model_copy(update={"instance": instance}), None
+        except (CannotFitError, NotApplicableError) as error:
+            yield name, None, str(error).removeprefix(f"{name}: ").removeprefix(f"{_ZB_AUTO}: ")
 
 
 def _heuristics(instance: Instance) -> Iterator[tuple[str, Callable[[], Schedule]]]:
@@ -238,13 +239,14 @@ def _row(
         period=None if known is None else known.period,
         bubble_ratio=None if known is None else known.bubble_over_makespan,
         peak_memory=None if known is None else max(known.peak_memory),
-        fits=None if known is None else _fits(known, instance),
+        fits=None if known is None else keeps_cap(known, instance),
         reason=reason,
         tick=instance.tick,
     )
 
 
-def _fits(known: Figures, instance: Instance) -> bool:
+def keeps_cap(known: Figures, instance: Instance) -> bool:
+    """Return whether the peaks of a schedule are within the memory cap of ``instance``."""
     caps = instance.memory_cap
     return caps is None or all(peak <= cap for peak, cap in zip(known.peak_memory, caps, strict=True))
 

@@ -18,6 +18,7 @@ from zbopt.formats.profiler import from_profiler
 from zbopt.formats.sail_zb import from_sail_zb, to_sail_zb
 from zbopt.formats.torch_csv import compute_only, order_from_csv, rows_text
 from zbopt.portfolio.result import Result
+from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import read_document, read_foreign_document, read_text, require_writable
 from zbopt.problem.instance import Instance, Kind, write_instance
 from zbopt.problem.schedule import Provenance, Schedule, versions, write_schedule
@@ -141,7 +142,7 @@ def export(
         require_writable(target, flag="path")
     text = _layout(what, layers) if format == "megatron-layout" else _exported(what, format, comms)
     if target is not None:
-        target.write_text(text, encoding="utf-8")
+        write_text(target, text)
     return text
 
 
@@ -168,10 +169,10 @@ def _exported(what: Schedule | Result | Instance, format: ExportFormat, comms: b
 def _torch_csv(schedule: Schedule, comms: bool) -> str:
     """Return the table, refused where PyTorch would compute something else without a word."""
     try:
-        rows = checked_actions(schedule, single_process=False)
+        actions_by_rank = checked_actions(schedule, single_process=False)
     except CannotReplayError as error:
         raise ValueError(str(error.refusals[0])) from None
-    return rows_text(rows if comms else compute_only(rows))
+    return rows_text(actions_by_rank if comms else compute_only(actions_by_rank))
 
 
 def _chrome_trace(schedule: Schedule) -> str:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zbopt.analysis.lanes import extent, lanes_of
-from zbopt.analysis.metrics import value_of
 from zbopt.api.given import OneOrMore, by_name, schedule_of
-from zbopt.bounds import lower_bound
+from zbopt.portfolio.known import best_known
 from zbopt.portfolio.result import Result
-from zbopt.problem.bound import Bound
+from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
 from zbopt.problem.schedule import Schedule
 from zbopt.reports.figure import draw, figure_of, legend_entries, picture_settings, require_picture, write_picture
@@ -48,7 +47,7 @@ def report(schedules: OneOrMore, path: str | PathLike[str]) -> None:
     """
     target = _writable(path)
     page = web_page([_entry(name, given) for name, given in by_name(schedules).items()])
-    target.write_text(page, encoding="utf-8")
+    write_text(target, page)
 
 
 def plot(
@@ -158,16 +157,5 @@ def _entry(name: str, given: Schedule | Result) -> PageEntry:
     schedule = schedule_of(given)
     violations = validate(schedule.instance, schedule).violations
     found = tuple((violation.code.value, violation.message) for violation in violations)
-    bound = None if found else given.bound if isinstance(given, Result) else _known_bound(schedule)
+    bound = None if found else given.bound if isinstance(given, Result) else best_known(schedule)
     return PageEntry(name=name, schedule=schedule, violations=found, bound=bound)
-
-
-def _known_bound(schedule: Schedule) -> Bound:
-    """Return the closed bound, or what the schedule's provenance says was proved where that is more.
-
-    A claim above the schedule's own value is refuted by it, and counts for nothing.
-    """
-    closed, claim = lower_bound(schedule.instance), schedule.provenance.lower_bound
-    if claim is None or not closed.value < claim <= value_of(schedule):
-        return closed
-    return Bound(claim, schedule.provenance.proved_by or "unknown")

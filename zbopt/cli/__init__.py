@@ -80,7 +80,7 @@ def _zbopt(
         bool, switch("--version", "Show versions and exit.", callback=_print_versions, is_eager=True)
     ] = False,
 ) -> None:
-    """Find schedules for pipeline-parallel training that take the least time memory allows, and prove it."""
+    """Find pipeline-parallel training schedules that take as little time as memory allows, and prove it."""
     if context.invoked_subcommand is None:
         out.page(context.get_help().splitlines())
 

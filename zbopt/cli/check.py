@@ -12,16 +12,15 @@ import typer
 from rich.text import Text
 
 from zbopt.analysis.metrics import figures
-from zbopt.bounds import lower_bound
 from zbopt.cli import out
 from zbopt.cli.flags import JsonFlag
 from zbopt.cli.window import FromFlag, ToFlag, window_of
 from zbopt.formats.event_list import event_list_from_document
-from zbopt.portfolio.run import solve
+from zbopt.portfolio.known import best_known
 from zbopt.problem.bound import Bound
 from zbopt.problem.instance import number, read_document
 from zbopt.problem.numbers import counted
-from zbopt.problem.schedule import Schedule, Status, schedule_from_document
+from zbopt.problem.schedule import Schedule, schedule_from_document
 from zbopt.replay.trace import SOURCE, trace_from_document
 from zbopt.reports.gantt import gantt
 from zbopt.reports.page import asked, distance_rows, figures_rows, lines_of
@@ -31,13 +30,6 @@ from zbopt.validator import Code, Verdict, validate
 INVALID = 1
 MOST_OF_A_CODE = 20
 """Violations of one code that are printed; the others are only counted. Not measured; chosen to fill one screen."""
-SMALL_TASKS = 64
-"""Largest number of events for which ``validate`` solves the instance, if no bound at hand equals the value.
-
-Not measured; chosen so that most such solves end far below their time limit.
-"""
-_QUICK_S = 5.0
-"""Time limit of that solve: a check should not take as long as a search."""
 
 FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="A schedule file of zbopt, or a plain list of events (.json).")
@@ -140,24 +132,6 @@ def _check(file: Path, schedule: Schedule, faults: Sequence[tuple[str, str]] = (
 def observed(schedule: Schedule) -> bool:
     """Tell whether the schedule was observed in a run: then its durations may be any, and no bound holds for it."""
     return schedule.provenance.source == SOURCE
-
-
-def best_known(schedule: Schedule) -> Bound:
-    """Return the highest lower bound at hand: of closed arguments, of the file itself, or of a short solve.
-
-    A bound in the file that is above the schedule's own value is wrong, and does not count. Only small instances are
-    solved.
-    """
-    instance, claimed = schedule.instance, schedule.provenance
-    value = figures(schedule).value(instance.objective)
-    bounds = [lower_bound(instance)]
-    if claimed.lower_bound is not None and claimed.lower_bound <= value:
-        bounds.append(Bound(claimed.lower_bound, f"{claimed.proved_by or 'unknown'}, as the file says"))
-    best = max(bounds, key=lambda bound: bound.value)
-    if best.value < value and len(schedule.events) <= SMALL_TASKS:
-        result = solve(instance, time_limit_s=_QUICK_S)
-        return result.bound if result.status is Status.OPTIMAL else max(best, result.bound, key=lambda b: b.value)
-    return best
 
 
 def validate_record(checked: CheckedFile, best: Bound | None) -> Record:

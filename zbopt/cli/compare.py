@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
@@ -13,6 +11,7 @@ from typing import Annotated
 import typer
 
 from zbopt.analysis.metrics import Figures, figures
+from zbopt.api.comparison import BEST_FOUND, OPTIMUM, keeps_cap, known_schedules
 from zbopt.cli import out
 from zbopt.cli.auto import best_of, placements_page, placements_record
 from zbopt.cli.compare_files import compare_files
@@ -21,19 +20,12 @@ from zbopt.cli.flags import JsonFlag, ProblemFlags, SearchFlags
 from zbopt.cli.placements import AUTO
 from zbopt.cli.problem import Problem, placed_problems, problem_of
 from zbopt.cli.solve import INFEASIBLE, search_each
-from zbopt.graph.memory import static_memory, taken_by_forward
-from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
 from zbopt.portfolio.result import Result
 from zbopt.problem.instance import Instance, read_document
-from zbopt.problem.schedule import Schedule, Status
+from zbopt.problem.schedule import Status
 from zbopt.reports.page import asked, bound_rows, lines_of
 from zbopt.reports.record import Record, figures_record, tick_record
 from zbopt.reports.words import amount_text, percent, table
-
-OPTIMUM, UNPROVED = "optimum", "best found"
-AUTOMATIC = "zb-auto"
-AT_THE_CAP = (AUTOMATIC, "v-auto", "interleaved-auto", "list")
-"""Heuristics that plan for a memory cap; the others use the memory that their definition implies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class ComparedSchedule:
     @property
     def name(self) -> str:
         """Return the name of the schedule on the page."""
-        return self.schedule if self.proved else self.schedule.replace(OPTIMUM, UNPROVED)
+        return self.schedule if self.proved else self.schedule.replace(OPTIMUM, BEST_FOUND)
 
 
 @takes(ProblemFlags, SearchFlags)
@@ -92,7 +84,7 @@ def compare_command(
     best = best_of(results)
     result = results[best]
     if any(each.interrupted for each in results.values()):
-        out.say(f"zbopt: interrupted: {UNPROVED} is the best schedule so far")
+        out.say(f"zbopt: interrupted: {BEST_FOUND} is the best schedule so far")
     if json:
         record = compare_record(result, compared)
         out.record(record if len(results) == 1 else record | placements_record(results))
@@ -134,37 +126,10 @@ def compared_schedules(placement: str, result: Result) -> Iterator[ComparedSched
 
 
 def compared_heuristics(instance: Instance) -> Iterator[ComparedSchedule]:
-    """Yield each heuristic's schedule, built without the cap and checked against it; ``zb-auto`` as ZB-1p and ZB-2p."""
-    free = instance.model_copy(update={"memory_cap": None})
-    for name, heuristic in HEURISTICS.items():
-        if name == AUTOMATIC:
-            for times in (1, 2):
-                roomy = _with_cap(instance, times * instance.stages)
-                yield compared_heuristic(f"zb-{times}p", partial(heuristic, roomy), instance)
-        else:
-            yield compared_heuristic(name, partial(heuristic, instance if name in AT_THE_CAP else free), instance)
-
-
-def _with_cap(instance: Instance, forwards: int) -> Instance:
-    """Copy the instance with a cap that has room for ``forwards`` whole forwards, beside what a stage always holds."""
-    caps = [
-        static_memory(instance, stage)
-        + forwards * sum((taken_by_forward(instance, v) for v in instance.virtual_stages_of(stage)), Fraction(0))
-        for stage in range(instance.stages)
-    ]
-    return instance.model_copy(update={"memory_cap": tuple(caps)})
-
-
-def compared_heuristic(name: str, build: Callable[[], Schedule], instance: Instance) -> ComparedSchedule:
-    """Build a schedule and compare it with the cap, or give the reason why it does not exist."""
-    try:
-        built = figures(build())
-    except (CannotFitError, NotApplicableError) as error:
-        reason = str(error).removeprefix(f"{name}: ").removeprefix(f"{AUTOMATIC}: ")
-        return ComparedSchedule(name, None, None, reason)
-    caps = instance.memory_cap
-    fits = caps is None or all(peak <= cap for peak, cap in zip(built.peak_memory, caps, strict=True))
-    return ComparedSchedule(name, built, fits)
+    """Yield each known schedule, built without the cap where its definition has none, and checked against it."""
+    for name, schedule, reason in known_schedules(instance):
+        built = None if schedule is None else figures(schedule)
+        yield ComparedSchedule(name, built, None if built is None else keeps_cap(built, instance), reason)
 
 
 def compared_optimum(result: Result) -> ComparedSchedule:
@@ -209,7 +174,7 @@ def compare_page(problem: Problem, result: Result, compared: list[ComparedSchedu
     yield from table([_head(replicated, period), *(_cells(each, replicated, period) for each in existing)])
     yield from _left_out(compared, width)
     yield ""
-    proved = "proved" if result.status is Status.OPTIMAL else f"not proved; the table has the {UNPROVED}"
+    proved = "proved" if result.status is Status.OPTIMAL else f"not proved; the table has the {BEST_FOUND}"
     yield f"{OPTIMUM}: {result.status.value if result.schedule is None else proved}"
     yield from lines_of(bound_rows(result), width)
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from zbopt.cli import out
-from zbopt.cli.check import INVALID, CheckedFile, FileArgument, best_known, read_checked
+from zbopt.cli.check import INVALID, CheckedFile, FileArgument, read_checked
 from zbopt.cli.window import FromFlag, ToFlag, window_of
+from zbopt.portfolio.known import best_known
 from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
 from zbopt.reports.figure import save_figure

@@ -16,7 +16,7 @@ from random import Random
 from ortools.sat.python import cp_model
 
 from zbopt.cpsat.formulation import Formulation, Rules
-from zbopt.cpsat.incumbent import Incumbent
+from zbopt.cpsat.known_schedule import KnownSchedule
 from zbopt.cpsat.window import OutsideMemory, ScheduleWindow
 from zbopt.graph import Sent
 from zbopt.problem.instance import Kind, Objective
@@ -147,7 +147,7 @@ class Neighbourhoods:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.sorts: dict[str, Callable[[Incumbent, int], ScheduleWindow]] = {
+        self.sorts: dict[str, Callable[[KnownSchedule, int], ScheduleWindow]] = {
             "a span of time": self._span_of_time,
             "a few microbatches": self._few_microbatches,
             "a few stages": self._few_stages,
@@ -155,10 +155,10 @@ class Neighbourhoods:
         }
         self.sizes = dict.fromkeys(self.sorts, float(_FIRST_FREE))
 
-    def draw(self, incumbent: Incumbent) -> tuple[str, ScheduleWindow]:
+    def draw(self, schedule: KnownSchedule) -> tuple[str, ScheduleWindow]:
         """Return a sort of neighbourhood, and a window of that sort."""
         sort = self.random.choice(list(self.sorts))
-        return sort, self.sorts[sort](incumbent, int(self.sizes[sort]))
+        return sort, self.sorts[sort](schedule, int(self.sizes[sort]))
 
     def learn(self, sort: str, most: int, *, answered: bool, early: bool) -> None:
         """Set the size of the next window of a sort by how the last one was answered.
@@ -172,7 +172,7 @@ class Neighbourhoods:
         factor = _GROW if early else 1.0 if answered else _SHRINK
         self.sizes[sort] = min(float(most), max(_LEAST_FREE, self.sizes[sort] * factor))
 
-    def _window(self, of: Incumbent, free: Sequence[int], within: Sequence[int] | None = None) -> ScheduleWindow:
+    def _window(self, of: KnownSchedule, free: Sequence[int], within: Sequence[int] | None = None) -> ScheduleWindow:
         """Return the window from the first to the last of ``within``, by default of ``free``.
 
         It is the whole step where the makespan is not the objective, since heads and tails speak of the makespan only.
@@ -192,27 +192,27 @@ class Neighbourhoods:
         first = self.random.randrange(max(1, len(tasks) - size + 1))
         return tasks[first : first + size]
 
-    def _span_of_time(self, of: Incumbent, size: int) -> ScheduleWindow:
+    def _span_of_time(self, of: KnownSchedule, size: int) -> ScheduleWindow:
         return self._window(of, self._stretch(of.by_start, size))
 
-    def _few_microbatches(self, of: Incumbent, size: int) -> ScheduleWindow:
+    def _few_microbatches(self, of: KnownSchedule, size: int) -> ScheduleWindow:
         turns = sorted({(it, j) for _, j, it in of.at if j is not None})
         count = min(len(turns), max(1, size * len(turns) // len(of.starts)))
         first = self.random.randrange(len(turns) - count + 1)
         chosen = set(turns[first : first + count])
         return self._window(of, [i for i in of.by_start if of.place(i)[2:0:-1] in chosen])
 
-    def _of_stages(self, of: Incumbent) -> Iterator[int]:
+    def _of_stages(self, of: KnownSchedule) -> Iterator[int]:
         """Yield the tasks of a few neighbouring stages, drawn at random, in the order of their starts."""
         stages = of.graph.instance.stages
         count = self.random.randint(1, min(_MOST_STAGES, stages))
         first = self.random.randrange(stages - count + 1)
         return (i for i in of.by_start if first <= of.graph.tasks[i].stage < first + count)
 
-    def _few_stages(self, of: Incumbent, size: int) -> ScheduleWindow:
+    def _few_stages(self, of: KnownSchedule, size: int) -> ScheduleWindow:
         return self._window(of, self._stretch(list(self._of_stages(of)), size))
 
-    def _deferrable_ops(self, of: Incumbent, size: int) -> ScheduleWindow:
+    def _deferrable_ops(self, of: KnownSchedule, size: int) -> ScheduleWindow:
         """Return a window in which W, R, OUT and IN may move, and backwards that may be one op or two."""
         kinds = (*_DEFERRABLE, Kind.BW) if of.graph.instance.may_split else _DEFERRABLE
         tasks = [i for i in self._of_stages(of) if of.graph.tasks[i].kind in kinds]

@@ -36,16 +36,11 @@ class Releases:
         That is where several virtual stages or a choice share its memory, where anything but an F takes memory, or
         anything but a backward gives it back.
         """
-        if any(
-            graph.tasks[r.first].kind is not Kind.F or graph.tasks[r.last].kind not in _BACKWARD for r in residences
-        ):
+        if not _from_forward_to_backward(graph, residences) or _is_shared(graph, residences):
             return None
         groups: dict[Kind, list[Residence]] = defaultdict(list)
         for residence in sorted(residences, key=lambda r: graph.tasks[r.first].turn):
             groups[graph.tasks[residence.last].kind].append(residence)
-        shared = len({graph.tasks[r.first].virtual_stage for r in residences}) > 1
-        if shared or any(graph.tasks[r.last].choice is not None for r in residences):
-            return None
         *earlier, last = (groups[kind] for kind in (Kind.B, Kind.W, Kind.BW) if kind in groups)
         by_input = earlier[0][0].amount if earlier else 0
         return cls(
@@ -68,3 +63,14 @@ class Releases:
                 return
             if most < n:
                 yield (*inputs, self.weights[n - most - 1])
+
+
+def _from_forward_to_backward(graph: TaskGraph, residences: Sequence[Residence]) -> bool:
+    """Return whether only F take memory, and only B, W and BW give it back."""
+    return all(graph.tasks[r.first].kind is Kind.F and graph.tasks[r.last].kind in _BACKWARD for r in residences)
+
+
+def _is_shared(graph: TaskGraph, residences: Sequence[Residence]) -> bool:
+    """Return whether several virtual stages, or the options of a choice, share the memory."""
+    several = len({graph.tasks[r.first].virtual_stage for r in residences}) > 1
+    return several or any(graph.tasks[r.last].choice is not None for r in residences)

@@ -28,7 +28,7 @@ from zbopt.cpsat.cuts import cuts_of
 from zbopt.cpsat.fixed_orders import with_orders
 from zbopt.cpsat.formulation import Formulation, Rules
 from zbopt.cpsat.growth import Growth
-from zbopt.cpsat.incumbent import Incumbent
+from zbopt.cpsat.known_schedule import KnownSchedule
 from zbopt.cpsat.neighbourhood import Neighbourhoods
 from zbopt.cpsat.periodic import PeriodicFormulation, Shape, repeating_shape
 from zbopt.cpsat.question import Answer, Question, Reply, ask
@@ -125,7 +125,7 @@ class CpSatSearch:
     ticks: int = 1
     calls: dict[Future[Reply], Call] = field(default_factory=dict)
     growths: dict[Future[Bound], Growth] = field(default_factory=dict)
-    _incumbent: Incumbent | None = None
+    _known: KnownSchedule | None = None
 
     def run(self) -> None:
         """Search until value and bound meet or the budget ends."""
@@ -225,17 +225,17 @@ class CpSatSearch:
                     share_s=slice_s,
                     # A few come first, on one thread: the others may take long before they say anything.
                     wasted_s=-slice_s / 4,
-                    incumbent=self.incumbent,
+                    schedule=self.known_schedule,
                     neighbourhoods=Neighbourhoods(self.budget.seed),
                 )
             )
         return strategies
 
-    def incumbent(self) -> Incumbent:
+    def known_schedule(self) -> KnownSchedule:
         """Return the best schedule with what neighbourhoods ask of it."""
-        if self._incumbent is None or self._incumbent.starts is not self.starts:
-            self._incumbent = Incumbent(self.graph, self.starts)
-        return self._incumbent
+        if self._known is None or self._known.starts is not self.starts:
+            self._known = KnownSchedule(self.graph, self.starts)
+        return self._known
 
     def slice_s(self) -> float:
         """Return the seconds of the first call of a strategy."""

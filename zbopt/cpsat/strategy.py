@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from zbopt.cpsat.incumbent import Incumbent
+from zbopt.cpsat.known_schedule import KnownSchedule
 from zbopt.cpsat.neighbourhood import Neighbourhood, Neighbourhoods
 from zbopt.cpsat.question import Answer, Question, Reply
 
@@ -76,18 +76,18 @@ class NeighbourhoodStrategy(Strategy):
     """Ask for a better schedule in a neighbourhood of the best one that is known when it is asked.
 
     Attributes:
-        incumbent: Returns the best schedule.
+        schedule: Returns the best schedule.
         neighbourhoods: Draws windows of it.
         sorts: For each question under way, by ``id``, the sort of its neighbourhood.
     """
 
-    incumbent: Callable[[], Incumbent] = field(kw_only=True)
+    schedule: Callable[[], KnownSchedule] = field(kw_only=True)
     neighbourhoods: Neighbourhoods = field(kw_only=True)
     sorts: dict[int, str] = field(default_factory=dict)
 
     def next(self, bound: int, value: int) -> tuple[Question, int] | None:
         """Return the question for a new neighbourhood, within what is one tick better than ``value``."""
-        sort, window = self.neighbourhoods.draw(self.incumbent())
+        sort, window = self.neighbourhoods.draw(self.schedule())
         question = Question(
             f"improving the schedule around {sort}",
             lambda horizon: Neighbourhood(window, horizon, bound),
@@ -101,5 +101,5 @@ class NeighbourhoodStrategy(Strategy):
         """Set the size of the next neighbourhood of the sort by the answer to this one."""
         answered = reply.answer is not Answer.OPEN
         early = answered and 2 * reply.cost_s < self.slice_s
-        most = len(self.incumbent().starts)
+        most = len(self.schedule().starts)
         self.neighbourhoods.learn(self.sorts.pop(id(question)), most, answered=answered, early=early)

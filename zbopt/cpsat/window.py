@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zbopt.bounds.relax import Relaxed, whole
-from zbopt.cpsat.incumbent import Incumbent
+from zbopt.cpsat.known_schedule import KnownSchedule
 from zbopt.graph import Channel, Join, Link, Option, Precedence, Residence, Sent, Task, TaskGraph, Use
 
 
@@ -42,7 +42,7 @@ class ScheduleWindow:
     it is free.
     """
 
-    of: Incumbent
+    of: KnownSchedule
     free: Collection[int]
     begin: int | None = None
     stop: int | None = None
@@ -102,24 +102,33 @@ class ScheduleWindow:
 
     def _graph(self) -> TaskGraph:
         graph, number = self.of.graph, self.number
-        joins = (Join(self._numbers(j.before), self._numbers(j.after), j.lag_ticks) for j in graph.joins)
         return replace(
             graph,
             tasks=tuple(self._task(graph.tasks[i]) for i in self.tasks),
             resources=tuple(self._numbers(ops) for ops in graph.resources),
             links=tuple(self._link(link) for link in graph.links),
             channels=tuple(self._channel(channel) for channel in graph.channels),
-            precedences=tuple(
-                Precedence(number[e.before], number[e.after], e.lag_ticks)
-                for e in graph.precedences
-                if e.before in number and e.after in number
-            ),
-            joins=tuple(j for j in joins if j.before and j.after),
+            precedences=tuple(self._precedences()),
+            joins=tuple(self._joins()),
             residences=tuple(self.residences),
             choices=tuple(graph.choices[choice] for choice in self.choices),
             index={key: number[i] for key, i in graph.index.items() if i in number},
             policy_of={key: self.choices[c] for key, c in graph.policy_of.items() if c in self.choices},
         )
+
+    def _precedences(self) -> Iterator[Precedence]:
+        """Yield the precedences between tasks of the window."""
+        for before in self.tasks:
+            for after, lag_ticks in self.of.graph.successors[before]:
+                if after in self.number:
+                    yield Precedence(self.number[before], self.number[after], lag_ticks)
+
+    def _joins(self) -> Iterator[Join]:
+        """Yield the joins with tasks of the window on both sides."""
+        for join in self.of.graph.joins:
+            before, after = self._numbers(join.before), self._numbers(join.after)
+            if before and after:
+                yield Join(before, after, join.lag_ticks)
 
     def _numbers(self, tasks: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(self.number[i] for i in tasks if i in self.number)

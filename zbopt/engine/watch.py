@@ -61,36 +61,38 @@ class SolverDiedError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ParentWork:
     """Hold what the parent does while an engine runs.
 
-    It does ``work`` piece by piece, and sends ``messages`` to the engine. ``None`` as a message says that no more will
-    follow.
+    It takes one of ``pieces`` after the other, which does a piece of work, and sends ``messages`` to the engine.
+    ``None`` as a message says that no more will follow.
     """
 
-    work: Iterator[object]
+    pieces: Iterator[object]
     messages: queue.SimpleQueue[ParentMessage | None] = field(default_factory=queue.SimpleQueue)
 
 
-def run(request: SolveRequest, beside: Beside | None = None, *, poll_s: float = 0.2) -> Iterator[EngineMessage | None]:
+def run(
+    request: SolveRequest, work: ParentWork | None = None, *, poll_s: float = 0.2
+) -> Iterator[EngineMessage | None]:
     """Run an engine in a process of its own and yield its messages, and ``None`` at least every ``poll_s`` without one.
 
     Closing the iterator ends the process.
 
     Args:
         request: The instance, the limits, and the schedule and bound to begin with.
-        beside: Work for this process. A piece of it is done whenever no message waits, with a ``None`` after each.
+        work: What this process does. It does a piece whenever no message waits, with a ``None`` after each.
         poll_s: Seconds to wait for a message where there is no work.
 
     Raises:
         SolverDiedError: The process crashed or was killed, or could not be started.
     """
     process = _started(_MODULES[request.engine])
-    beside = beside or Beside(iter(()))
+    work = work or ParentWork(iter(()))
     try:
-        yield from _watch(process, request, beside, poll_s)
+        yield from _watch(process, request, work, poll_s)
     finally:
-        beside.messages.put(None)
+        work.messages.put(None)
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
@@ -130,7 +132,7 @@ def _is_current(folder: str) -> bool:
 
 
 def _watch(
-    process: subprocess.Popen[str], request: SolveRequest, beside: Beside, poll_s: float
+    process: subprocess.Popen[str], request: SolveRequest, work: ParentWork, poll_s: float
 ) -> Iterator[EngineMessage | None]:
     lines: queue.Queue[str | None] = queue.Queue()
     errors: list[str] = []
@@ -139,7 +141,7 @@ def _watch(
     assert process.stdin is not None
     threading.Thread(target=_forward, args=(process.stdout, lines), daemon=True).start()
     threading.Thread(target=_collect, args=(process.stderr, errors), daemon=True).start()
-    threading.Thread(target=_write, args=(process.stdin, request, beside.messages), daemon=True).start()
+    threading.Thread(target=_write, args=(process.stdin, request, work.messages), daemon=True).start()
     # Deterministic time runs slower or faster than the clock, so it gets no watchdog of this kind.
     deadline = None if request.deterministic else time.monotonic() + request.time_limit_s + GRACE_S
     working = request.busy > 0
@@ -147,9 +149,9 @@ def _watch(
         try:
             line = lines.get_nowait() if working else lines.get(timeout=poll_s)
         except queue.Empty:
-            if working and next(beside.work, _END) is _END:
+            if working and next(work.pieces, _END) is _END:
                 working = False
-                beside.messages.put(ParentMessage(busy=0))
+                work.messages.put(ParentMessage(busy=0))
             if deadline is not None and time.monotonic() > deadline:
                 return
             yield None

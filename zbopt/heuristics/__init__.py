@@ -72,9 +72,10 @@ BASELINES: Mapping[str, Heuristic] = MappingProxyType(
 _NEVER_BEST = frozenset({"looped-bfs", "interleaved-zb", "gis", "gis-h", "1f1b-v"})
 """Baselines that were alone best on no random instance: bench/README.md, "Which heuristics solve tries"."""
 _NEVER_BEST_OF_PLAIN_STEPS = _NEVER_BEST | {"1f1b-split"}
+"""Baselines that were alone best on no step that has only its ops to place; the same section."""
 _NEVER_BEST_OF_SPLIT_STEPS = _NEVER_BEST_OF_PLAIN_STEPS | {"gpipe", "1f1b"}
-"""Those that were alone best on no plain step, and those of one whose backward may be split; the same section. Where
-it may not, GPipe and 1F1B are often as good as the best, which the others take longer to find."""
+"""Those that are left out too where the backward may be split. Where it may not, GPipe and 1F1B are often as good as
+the best schedule, which the others take longer to find; the same section."""
 _PAIR_OPS = ("dualpipe", "dualpipe-v")
 """Baselines that run an F and a BW as one op."""
 

@@ -30,8 +30,8 @@ from zbopt.timing import best_starts, stage_orders, starts_of
 _MOVES = 8_000
 """Moves of a round: fewer, and a round ends before it has cooled; more, and other schedules wait. Not measured."""
 _HOT, _COLD = (0.013, 0.3), 0.0013
-"""Temperatures at the begin of a round, drawn between these two, and at its end; in loads of one microbatch.
-bench/README.md, "Windows of the whole step", measured temperatures at the begin."""
+"""Temperatures at the beginning of a round, drawn between these two, and at its end; in loads of one microbatch.
+bench/README.md, "Windows of the whole step", measured temperatures at the beginning."""
 _WINDOW = (5.0, 18.0)
 """Lengths of a window, in loads of one microbatch. bench/README.md, "Windows of the whole step", has half and twice."""
 _LEAST_OPS = 50

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _KERNELS, _PERTURBING = "looking for kernels", "perturbing the best schedule"
 _CHANGING_RULES = "changing dispatching rules"
+"""Pieces of work, as the caller of ``solve`` is told."""
 
 _MOST_OPS_TO_PERTURB = 6_000
 """Longer steps take too long to pack each time. Not measured; chosen so that a packing takes a fraction of a second."""

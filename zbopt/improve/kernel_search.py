@@ -33,7 +33,8 @@ _FIRSTS = 8
 _MOVES_A_NODE = 20
 """Moves of a kernel for each of its ops: bench/README.md, "Kernels of several microbatches", has 8 to 40."""
 _HOT, _COLD = 0.03, 0.0007
-"""Temperatures at the begin and at the end, in loads of one microbatch, for each microbatch a period. Not measured."""
+"""Temperatures at the beginning and at the end, in loads of one microbatch, for each microbatch a period. Not
+measured."""
 _AGAIN, _AGAIN_HOT, _AGAIN_COSTS = 3, 0.1, 0.001
 """One of so many kernels is a known one that is annealed again, beginning at a temperature of at least this share of
 ``_HOT``; each time that was done counts against a kernel as if its period were longer by that share. bench/README.md,

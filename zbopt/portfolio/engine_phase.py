@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 from zbopt.analysis.metrics import value_of
 from zbopt.engine.request import SolveRequest
-from zbopt.engine.watch import Beside, EngineMessage, SolverDiedError, run
+from zbopt.engine.watch import EngineMessage, ParentWork, SolverDiedError, run
 from zbopt.portfolio.improving_phase import Improvement
 from zbopt.portfolio.state import SolveState
 from zbopt.problem.schedule import Provenance, versions
@@ -46,7 +46,7 @@ def _run_engine(state: SolveState, improvement: Improvement, pieces: Iterator[No
     """Take what the engine finds and proves until it is done, the time is over, or it dies."""
     improvement.messages = SimpleQueue()  # what was found before is in the request
     try:
-        for message in run(_request(state), Beside(pieces, improvement.messages)):
+        for message in run(_request(state), ParentWork(pieces, improvement.messages)):
             _take(state, message)
             if state.incumbent.is_optimal:
                 return

@@ -17,6 +17,7 @@ from zbopt.validator.verdict import Violation
 log = logging.getLogger(__name__)
 
 NO_BOUND = Bound(0, "bound:none")
+"""The bound before any is proved: no value is below 0."""
 
 
 @dataclass

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from zbopt.problem.schedule import Engine
 
 DEFAULT_TIME_LIMIT_S = 60.0
+"""Seconds of a solve that sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,9 +159,23 @@ def _context() -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["zbopt.replay.worker"])
-    with _ignoring_ctrl_c():
+    with _ignoring_ctrl_c(), _without_current_folder():
         forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """Keep Pythons started inside from importing a file of the current folder, such as a user's ``queue.py``."""
+    given = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = given
 
 
 @contextmanager

@@ -229,7 +229,8 @@ def require_picture(path: Path) -> None:
 
 def write_picture(figure: Figure, path: Path) -> None:
     """Write a figure to ``path``, which ``require_picture`` takes, without a date: equal figures give equal files."""
-    suffix, picture = path.suffix.lower(), BytesIO()  # matplotlib fails in ways of its own on a full disk
+    suffix = path.suffix.lower()
+    picture = BytesIO()  # matplotlib fails in ways of its own on a full disk
     figure.savefig(picture, format=suffix[1:], metadata=_NO_DATE[suffix])
     write_bytes(path, picture.getvalue())
 

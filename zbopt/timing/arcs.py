@@ -55,18 +55,27 @@ class Arcs:
         self.ready_at = {node: graph.tasks[node].release_ticks if node >= 0 else 0 for node in nodes}
         self.waiting = dict.fromkeys(nodes, 0)
         self.successors: dict[int, list[tuple[int, int]]] = {node: [] for node in nodes}
-        for before in tasks:
-            for after, lag_ticks in graph.successors[before]:
+        self._precedences(runs)
+        self._orders(orders)
+        self._links(links, runs)
+        self._joins(runs)
+
+    def _precedences(self, runs: set[int]) -> None:
+        for before in runs:
+            for after, lag_ticks in self.graph.successors[before]:
                 if after in runs:
                     self._let_wait(after, before, lag_ticks)
+
+    def _orders(self, orders: Sequence[Sequence[int]]) -> None:
         for order in orders:
             for before, after in pairwise(order):
                 self._let_wait(after, before, 0)
+
+    def _links(self, links: Sequence[Sequence[Use]], runs: set[int]) -> None:
         for uses in links:
             for use, later in pairwise([use for use in uses if use.task in runs]):
                 if use.task != later.task:
                     self._add(use.task, later.task, use.offset_ticks + use.ticks - later.offset_ticks)
-        self._joins(runs)
 
     def ticks(self, task: int) -> int:
         """Return how long a task takes, in ticks."""

@@ -35,6 +35,7 @@ _MOST_PASSES = 6
 _LINES = ((0.94, 0.65), (0.75, 0.8), (0.75, 0.4), (0.85, 0.8), (0.94, 0.4), (0.85, 0.5))
 """Shares of memory for microbatches on the way down, on the first and on the last stage: each was best somewhere."""
 _OLDER: tuple[Literal["warm-up", "never", "always"], ...] = ("warm-up", "never", "always")
+"""Choices of ``Rule.older_first``, the most useful first."""
 _OLDER_SHARE, _LIMITS_SHARE, _IDLE_SHARE = 0.1, 0.5, 0.5
 """Shares of the changes that draw ``older_first`` anew, shift ``in_flight``, and keep ``may_idle``. Not measured."""
 _SURPRISES = (0.0, 0.01, 0.03, 0.1)

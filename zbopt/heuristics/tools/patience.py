@@ -21,7 +21,9 @@ def never() -> bool:
 
 
 _over: ContextVar[Callable[[], bool]] = ContextVar("over", default=never)
+"""The question whether time is over, for heuristics that run in this context."""
 _bound: ContextVar[int | None] = ContextVar("bound", default=None)
+"""A bound on the value of any schedule, for heuristics that run in this context; ``None``: not known."""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ _ACTIVATION = (Kind.F, Kind.R, Kind.OUT, Kind.IN)
 
 
 @dataclass(frozen=True)
-class Incumbent:
+class KnownSchedule:
     """Hold a schedule of ``graph``: ``starts`` of the tasks that run, each as early as the order of all allows."""
 
     graph: TaskGraph
