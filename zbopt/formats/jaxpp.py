@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from zbopt.formats.order import Cell, Order, OrderedOp, order_of, order_of_schedule
-from zbopt.formats.table import TaskTable, is_index
+from zbopt.formats.table import Table, is_index
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
@@ -77,7 +77,7 @@ def from_jaxpp(document: object, instance: Instance | None = None) -> Order:
     Raises:
         ValueError: One line that names the field, or the row and the task.
     """
-    table = TaskTable(document, SCHEMA, "JaxPP", rows="tasks", of="tasks")
+    table = Table(document, SCHEMA, "JaxPP", rows="tasks", of="tasks")
     cells = [[_cell(r, i, task) for i, task in enumerate(row)] for r, row in enumerate(table.rows)]
     order = order_of(cells, instance)
     table.agree(num_stages=len(order.stage_of), num_mubatches=order.microbatches, mpmd_idx=list(order.stage_of))

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 from zbopt.formats.order import Cell, Order, order_of, require_kept, require_one_route
-from zbopt.formats.table import TaskTable, is_index
+from zbopt.formats.table import Table, is_index
 from zbopt.problem.instance import Instance, Kind, placement_of
 from zbopt.problem.schedule import Event, Schedule
 
@@ -121,7 +121,7 @@ def from_sail_zb(document: object, instance: Instance | None = None) -> Order:
     Raises:
         ValueError: One line that names the field, or the row and the node.
     """
-    table = TaskTable(document, SCHEMA, "sail-zb", rows="rows", of="nodes")
+    table = Table(document, SCHEMA, "sail-zb", rows="rows", of="nodes")
     order = order_of([list(_cells(r, row)) for r, row in enumerate(table.rows)], instance)
     stages = len(table.rows)
     table.agree(n_stages=stages, n_micro=order.microbatches, max_chunks=len(order.stage_of) // stages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class TaskTable:
+class Table:
     """Hold the rows of a document, and its other fields.
 
     Args:
