@@ -97,7 +97,7 @@ def test_coarse_column_shows_what_runs_most() -> None:
     instance = Instance.uniform(stages=1, microbatches=1)
     grid = grid_of(schedule(instance, ("F", 0, 0, 0, 3), ("B", 0, 0, 3, 5), ("W", 0, 0, 9, 10)), 2)
     assert grid.is_coarse
-    assert [(run.first, run.end, run.event and run.event.kind) for run in grid.lanes[0]] == [
+    assert [(run.first, run.end, run.event and run.event.kind) for run in grid.rows[0]] == [
         (0, 1, Kind.F),
         (1, 2, None),
     ]
@@ -106,7 +106,7 @@ def test_coarse_column_shows_what_runs_most() -> None:
 def test_coarse_column_shows_the_longest_of_a_kind() -> None:
     """Five ticks on one column: F0 has 3 of them, F1 the other two."""
     instance = Instance.uniform(stages=1, microbatches=2)
-    (run,) = grid_of(schedule(instance, ("F", 0, 0, 0, 3), ("F", 0, 1, 3, 5)), 1).lanes[0]
+    (run,) = grid_of(schedule(instance, ("F", 0, 0, 0, 3), ("F", 0, 1, 3, 5)), 1).rows[0]
     assert run.event is not None
     assert run.event.microbatch == 0
 

@@ -11,7 +11,7 @@ from zbopt.problem.schedule import Event, Schedule
 
 
 class Parting(StrEnum):
-    """Name the way in which the orders of two stages part."""
+    """How two rows part."""
 
     ORDER = "order"
     """Another op comes at this place, or none."""
@@ -21,7 +21,7 @@ class Parting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Hold the first place, from 0 on, at which two orders of ``stage`` part; ``None``: one order has ended there."""
+    """The first place, counted from 0, at which ``stage`` goes otherwise; ``None``: one row has ended there."""
 
     stage: int
     position: int
@@ -31,12 +31,12 @@ class Divergence:
 
     @property
     def tick(self) -> int:
-        """Return the start of the earlier of the two ops, in ticks."""
+        """When the earlier of the two ops starts."""
         return min(e.start for e in (self.first, self.second) if e is not None)
 
 
 def divergences(first: Schedule, second: Schedule) -> tuple[Divergence | None, ...]:
-    """Return the first divergence of each stage, ``None`` where both schedules run its ops at the same times.
+    """The first divergence of each stage, ``None`` where it does the same at the same times.
 
     Args:
         first: A schedule.
@@ -47,7 +47,7 @@ def divergences(first: Schedule, second: Schedule) -> tuple[Divergence | None, .
 
 
 def first_divergence(first: Schedule, second: Schedule) -> Divergence | None:
-    """Return the divergence that comes first, another order before other times alone; ``None``: there is none."""
+    """The one that comes first in time, another order before other times alone; ``None``: there is none."""
     found = [d for d in divergences(first, second) if d is not None]
     return min(found, key=lambda d: (d.parting is Parting.TIME, d.tick, d.stage), default=None)
 

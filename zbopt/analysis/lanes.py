@@ -1,6 +1,6 @@
-"""The lanes of every chart: each stage's compute, and below it what runs beside compute, on links and ports.
+"""The rows of every chart: each stage's compute, and below it what runs beside that, on links and ports.
 
-A lane holds what one event at a time may have: a directed link, a port, the link to the host, the reductions. A plain
+A row holds what one event at a time may have: a directed link, a port, the link to the host, the reductions. A plain
 schedule has compute alone.
 """
 
@@ -19,7 +19,7 @@ _PORT, _SEND, _TO, _HOST, _REDUCTIONS = _ORDER = ("port", "send", "to", "host", 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Hold the events of one resource in order of start. ``beside`` is its name; ``None``: the stage's compute."""
+    """Events of one resource in order of start. ``beside`` is what it is called; ``None``: the stage's compute."""
 
     stage: int
     beside: str | None
@@ -27,24 +27,24 @@ class Lane:
 
     @property
     def label(self) -> str:
-        """Return the lane's name, which stands in front of the chart."""
+        """Its name in front of the chart."""
         return f"stage {self.stage}" if self.beside is None else f"  {self.beside}"
 
 
 def lanes_of(schedule: Schedule) -> tuple[Lane, ...]:
-    """Return the lanes of ``schedule``, by stage. A transfer on ports is in the lane of either stage's port."""
+    """The rows of ``schedule``, by stage. A transfer on ports is in the row of either stage's port."""
     found: defaultdict[tuple[int, str], list[Event]] = defaultdict(list)
     for event in schedule.events:
         for stage, name in _places(schedule.instance, event):
             found[stage, name].append(event)
     for event in collectives(schedule):
         found[event.stage, _PORT].append(event)
-    lanes = []
+    rows = []
     for stage, compute in enumerate(schedule.by_stage()):
-        lanes.append(Lane(stage, None, compute))
+        rows.append(Lane(stage, None, compute))
         for name in sorted((name for s, name in found if s == stage), key=_rank):
-            lanes.append(Lane(stage, name, tuple(sorted(found[stage, name], key=attrgetter("start", "end")))))
-    return tuple(lanes)
+            rows.append(Lane(stage, name, tuple(sorted(found[stage, name], key=attrgetter("start", "end")))))
+    return tuple(rows)
 
 
 def _rank(name: str) -> tuple[int, int, str]:
@@ -52,7 +52,7 @@ def _rank(name: str) -> tuple[int, int, str]:
 
 
 def _places(instance: Instance, event: Event) -> Iterator[tuple[int, str]]:
-    """Yield the stage and name of each lane beside compute in which an event is."""
+    """Stage and name of each row beside compute in which an event is."""
     stage, kind = event.stage, event.kind
     if kind in COMPUTE or not 0 <= stage < instance.stages:
         return
@@ -77,7 +77,7 @@ def _reductions_of(instance: Instance, stage: int) -> str:
 
 
 def receiver_of(instance: Instance, event: Event) -> int | None:
-    """Return the stage to which a transfer goes; ``None``: its virtual stage does not exist, or ends its route."""
+    """Stage to which a transfer goes; ``None``: its virtual stage does not exist, or is at the end of its route."""
     v = event.virtual_stage
     if v is None or not 0 <= v < instance.virtual_stages:
         return None
@@ -86,7 +86,7 @@ def receiver_of(instance: Instance, event: Event) -> int | None:
 
 
 def collectives(schedule: Schedule) -> Iterator[Event]:
-    """Yield the windows in which ops hold their stage's port, each as its op cut to the window."""
+    """The windows in which ops hold their stage's port, each as its op cut to the window."""
     for inside in schedule.instance.collectives or ():
         for event in schedule.events:
             if event.kind is inside.kind and 0 <= event.stage < schedule.instance.stages:
@@ -95,30 +95,30 @@ def collectives(schedule: Schedule) -> Iterator[Event]:
 
 
 def extent(schedule: Schedule) -> tuple[int, int]:
-    """Return the first start, or 0 where inputs have times, and the last end of all events; (0, 0) without any."""
+    """First start, or 0 where inputs have times, and last end of all stages' events, in ticks; 0 and 0 without any."""
     events = [event for event in schedule.events if 0 <= event.stage < schedule.instance.stages]
     first = min((e.start for e in events), default=0)
     begin = first if schedule.instance.input_ready_ticks is None else min(0, first)
     return begin, max((e.end for e in events), default=0)
 
 
-def seconds_of(instance: Instance, lane: Lane) -> dict[int, Event]:
-    """Map the ``id`` of each F that is one op with a BW to that BW. A chart draws the F above it, each half as high."""
-    seconds = second_halves(instance, lane.events) if lane.beside is None else []
+def seconds_of(instance: Instance, row: Lane) -> dict[int, Event]:
+    """By ``id`` of each F that is one op with a BW, that BW. A chart draws the F above it, each half as high."""
+    seconds = second_halves(instance, row.events) if row.beside is None else []
     by_interval = {(e.start, e.end): e for e in seconds}
     return {
-        id(e): by_interval[e.start, e.end] for e in lane.events if e.kind is Kind.F and (e.start, e.end) in by_interval
+        id(e): by_interval[e.start, e.end] for e in row.events if e.kind is Kind.F and (e.start, e.end) in by_interval
     }
 
 
-def kinds_of(lanes: Sequence[Lane]) -> list[Kind]:
-    """Return the kinds of all events that take time, in the order of the legend."""
-    used = {event.kind for lane in lanes for event in lane.events if event.end > event.start}
+def kinds_of(rows: Sequence[Lane]) -> list[Kind]:
+    """Kinds of all events that take time, in the order of the legend."""
+    used = {event.kind for row in rows for event in row.events if event.end > event.start}
     return [kind for kind in Kind if kind in used]
 
 
 def nth_of(instance: Instance) -> tuple[int, ...]:
-    """Return, for each virtual stage, how many virtual stages its stage holds before it."""
+    """For each virtual stage, how many virtual stages its stage holds before it."""
     seen: defaultdict[int, int] = defaultdict(int)
     numbers = []
     for stage in instance.stage_of:

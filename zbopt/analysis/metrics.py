@@ -18,7 +18,7 @@ from zbopt.problem.schedule import Event, Schedule, second_halves
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Hold the figures of a schedule. Tuples are by stage; ratios are ``None`` where the denominator is zero.
+    """What a schedule costs. Tuples are by stage; ratios are ``None`` where the denominator is zero.
 
     ``period`` is the most that an iteration starts after the one before, on any stage; ``None``: one iteration.
     """
@@ -31,17 +31,17 @@ class Figures:
 
     @property
     def max_stage_span(self) -> int:
-        """Return the largest time from a stage's first start to its last end, in ticks."""
+        """Largest time from a stage's first start to its last end."""
         return max(self.stage_spans)
 
     @property
     def bubble_over_makespan(self) -> float | None:
-        """Return the idle share of all stages over the makespan."""
+        """Idle share of all stages over the makespan."""
         return self._idle_share(self.makespan)
 
     @property
     def bubble_over_stage_span(self) -> float | None:
-        """Return the idle share of all stages over the largest stage span: the zero-bubble papers' bubble rate."""
+        """Idle share of all stages over the largest stage span: the zero-bubble papers' bubble rate."""
         return self._idle_share(self.max_stage_span)
 
     def _idle_share(self, ticks: int) -> float | None:
@@ -49,14 +49,14 @@ class Figures:
         return 1 - sum(self.busy_ticks) / total if total else None
 
     def value(self, objective: Objective) -> int:
-        """Return the value of ``objective``, in ticks."""
+        """Value of ``objective``, in ticks."""
         if objective is Objective.PERIOD:
             return self.period or 0
         return self.makespan if objective is Objective.MAKESPAN else self.max_stage_span
 
 
 def figures(schedule: Schedule) -> Figures:
-    """Return the figures of ``schedule``."""
+    """The figures of ``schedule``."""
     rows = schedule.by_stage()
     starts = [[e.start for e in row] for row in rows]
     ends = [[e.end for e in row] for row in rows]
@@ -72,13 +72,13 @@ def figures(schedule: Schedule) -> Figures:
 
 
 def _busy(schedule: Schedule, row: Sequence[Event]) -> int:
-    """Return the ticks of all ops of a stage; an F and a BW that are one op count once."""
+    """Ticks of all ops of a stage; an F and a BW that are one op count once."""
     twice = sum(e.end - e.start for e in second_halves(schedule.instance, row))
     return sum(e.end - e.start for e in row) - twice
 
 
 def value_of(schedule: Schedule) -> int:
-    """Return the value of the instance's objective, in ticks, as ``figures`` has it but without the memory."""
+    """Value of the instance's objective, in ticks: what ``figures`` says, without the memory."""
     if schedule.instance.objective is Objective.MAKESPAN:
         return _makespan(schedule)
     rows = schedule.by_stage()
@@ -93,7 +93,7 @@ def _peak(ledger: Ledger) -> Fraction:
 
 
 def _makespan(schedule: Schedule) -> int:
-    """Return the time from the first start, or the first input where inputs have times, to the last end."""
+    """From the first start, or the first input where their times are given, to the last end of all events."""
     events = [e for e in schedule.events if 0 <= e.stage < schedule.instance.stages]
     if not events:
         return 0
@@ -102,7 +102,7 @@ def _makespan(schedule: Schedule) -> int:
 
 
 def _period(rows: Sequence[Sequence[Event]]) -> int | None:
-    """Return the longest time between the starts of two consecutive iterations on any stage [T6]."""
+    """[T6] The most that an iteration starts after the one before, on any stage."""
     steps = []
     for row in rows:
         firsts: dict[int, int] = {}
@@ -118,7 +118,7 @@ def _span(starts: Sequence[int], ends: Sequence[int]) -> int:
 
 
 def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[int, Fraction]]:
-    """Yield the live memory of one stage after each change: (time, amount). Releases come before allocations.
+    """Live memory of one stage after each change: (time, amount). Releases at a time come before allocations.
 
     Args:
         instance: The instance, for the sizes of what is held.
@@ -132,7 +132,7 @@ def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[
 
 
 def memory_changes(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[int, Fraction, Event]]:
-    """Yield the changes on one stage by time: (time, amount taken, below zero where released, the op that does it).
+    """The changes on one stage: (time, what is taken, or given back below zero, and the op that does), in that order.
 
     Static memory is in none of them.
 

@@ -1,1 +1,1 @@
-"""Turn measured costs into the numbers of an instance."""
+"""Measured costs -> the numbers of an instance."""

@@ -24,7 +24,7 @@ _PLACES = 30
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Hold lists of ticks by field. ``rounding_ticks`` is the most that rounding up added to any one time, in ticks."""
+    """Lists of ticks by field. ``rounding_ticks`` is the most that rounding up added to any one time, in ticks."""
 
     tick: str
     ticks: dict[str, tuple[int | None, ...]]
@@ -33,7 +33,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Hold one time: its exact value and the size of its last digit, in ns, or in bare units where ``unit`` is ''."""
+    """One time: its exact value and the size of its last written digit, in ns; in bare units where ``unit`` is ''."""
 
     amount: Fraction
     last_digit: Fraction
@@ -41,7 +41,7 @@ class _Written:
 
 
 def parse_times(texts: Mapping[str, str], tick: str | None = None) -> Times:
-    """Return the ticks of the times in ``texts``.
+    """Ticks of the times in ``texts``.
 
     Args:
         texts: For each field, a comma list of times. All carry a unit (s, ms, us, ns) or none does; a zero needs none.
@@ -84,7 +84,7 @@ def _parse_item(field: str, item: str) -> _Written | None:
 
 
 def _has_units(given: list[tuple[str, _Written]]) -> bool:
-    """Return whether the times carry units.
+    """Whether the times carry units.
 
     Raises:
         ValueError: Some do and some do not.
@@ -109,7 +109,7 @@ def _require_whole(given: list[tuple[str, _Written]], texts: Mapping[str, str]) 
 
 
 def _tick_ns(given: list[_Written], tick: str | None) -> Fraction:
-    """Return one tick in ns: that of ``tick``, else the finest digit that leaves no time above ``LONGEST_TICKS``."""
+    """Length of one tick in ns: of ``tick``, else the finest digit that leaves no time above ``LONGEST_TICKS``."""
     if tick is not None:
         return tick_ns(tick)
     length = max(Fraction(1), min(time.last_digit for time in given))
@@ -120,7 +120,7 @@ def _tick_ns(given: list[_Written], tick: str | None) -> Fraction:
 
 
 def tick_ns(tick: str) -> Fraction:
-    """Return the length of a named tick in ns.
+    """Length of a named tick in ns.
 
     Raises:
         ValueError: ``tick`` is 'unit', which has no length, or no duration.
@@ -132,13 +132,13 @@ def tick_ns(tick: str) -> Fraction:
 
 
 def tick_name(length_ns: Fraction) -> str:
-    """Return a whole number of ns as the shortest text: ``1us``, ``10us``, ``100ms``."""
+    """A whole number of ns as the shortest text: ``1us``, ``10us``, ``100ms``."""
     unit = next(unit for unit, size in _NANOSECONDS.items() if size <= length_ns)
     return f"{length_ns / _NANOSECONDS[unit]}{unit}"
 
 
 def unit_of(ticks: int, tick: str) -> tuple[str, Fraction]:
-    """Return the unit in which ``ticks`` reads best, and how many of it one tick is: ``("ms", Fraction(1, 1000))``.
+    """The unit in which ``ticks`` reads best, and how many of it one tick is: ``("ms", Fraction(1, 1000))``.
 
     It is the largest unit of which there is at least one; ``("", 1)`` where the tick has no length.
     """
@@ -150,7 +150,7 @@ def unit_of(ticks: int, tick: str) -> tuple[str, Fraction]:
 
 
 def time_text(ticks: int, tick: str) -> str | None:
-    """Return ``ticks`` as an exact time with a unit, such as ``1529.873ms``; ``None`` where the tick has no length."""
+    """``ticks`` as an exact time with a unit, such as ``1529.873ms``; ``None`` where the tick has no length."""
     if tick == "unit":
         return None
     unit, per_tick = unit_of(ticks, tick)
@@ -160,7 +160,7 @@ def time_text(ticks: int, tick: str) -> str | None:
 
 
 def decimal_text(value: Fraction) -> str:
-    """Return a fraction whose denominator has no primes but 2 and 5 as an exact decimal; any other to six places."""
+    """A fraction whose denominator has no primes but 2 and 5, as an exact decimal; any other to six places."""
     for places in range(_PLACES):
         scaled = value * 10**places
         if scaled.denominator == 1:

@@ -33,15 +33,15 @@ _COLOUR = {
     Kind.G: "terrible",
 }
 _HELD = "held"
-"""Category of entries that only show an event of another track: a port at the other end, a window inside an op."""
+"""Category of what a track shows of an event that is elsewhere: a port at the other end, a window inside an op."""
 COMPUTE_TRACK = 0
 _BACKWARD = (Kind.B, Kind.BW, Kind.W)
 _TAKERS = {Kind.F: (Kind.F,), Kind.B: _BACKWARD, Kind.BW: _BACKWARD}
-"""The kind of op that takes the output of an op on the next virtual stage."""
+"""What takes the output of an op on the next virtual stage of its way."""
 
 
 def to_chrome_trace(schedule: Schedule, memory: Sequence[Iterable[tuple[int, Fraction]]]) -> str:
-    """Return the trace of a schedule. A tick that is no duration counts as a microsecond.
+    """The trace of a schedule. A tick that is no duration counts as a microsecond.
 
     Args:
         schedule: Any schedule; events on stages that do not exist are left out.
@@ -58,7 +58,7 @@ def to_chrome_trace(schedule: Schedule, memory: Sequence[Iterable[tuple[int, Fra
 
 
 class _Writer:
-    """Build the entries of a trace, one method for each kind of entry."""
+    """One method a kind of entry."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.instance = schedule.instance
@@ -77,7 +77,7 @@ class _Writer:
         return us.numerator if us.denominator == 1 else float(us)
 
     def _links(self) -> Iterator[tuple[Event, Event]]:
-        """Yield the producer and the taker of each transfer between stages."""
+        """Producer and taker of each transfer between stages."""
         for row in self.rows:
             for e in row:
                 v = e.virtual_stage
@@ -108,7 +108,7 @@ class _Writer:
                 yield self._slice(e, e.stage, COMPUTE_TRACK)
 
     def beside(self) -> Iterator[dict[str, Any]]:
-        """Yield what runs beside compute. Of an event on several tracks, only one entry is the event itself."""
+        """What runs beside compute; of what is on several tracks, only one entry is the event itself."""
         for row in self.rows_beside:
             for e in row.events:
                 entry = self._slice(e, row.stage, self._track(row))
@@ -131,14 +131,14 @@ class _Writer:
         }
 
     def _track(self, row: Lane) -> int:
-        """Return the number of a lane's track: links to stages come after compute, then the others."""
+        """Number of a row's track: those to stages come after compute, then the others."""
         word, _, number = (row.beside or "").partition(" ")
         if word == "to":
             return 1 + int(number)
         return 1 + self.instance.stages + ("send", "port", "host", "reduce").index(word)
 
     def transfers(self) -> Iterator[dict[str, Any]]:
-        """Yield the arrow of each transfer, and its lag where it is no event of its own and takes any time."""
+        """The arrow of each transfer, and its lag where it is no event of its own and takes any time."""
         for number, (giver, taker) in enumerate(self.links):
             what = "activation" if giver.kind is Kind.F else "gradient"
             name = f"{what} {giver.microbatch}"
@@ -160,7 +160,7 @@ class _Writer:
         return self.instance.lag_ticks(giver.virtual_stage, taker.virtual_stage)
 
     def counter(self, stage: int, curve: Iterable[tuple[int, Fraction]]) -> Iterator[dict[str, Any]]:
-        """Yield the live memory, one entry for each moment at which it changes."""
+        """Live memory, one entry a moment."""
         last = dict(curve)  # of several changes at one time the last is what holds
         before = None
         for time, amount in last.items():
@@ -193,12 +193,12 @@ def _us_of_tick(tick: str) -> Fraction:
 
 
 def is_ours(document: object) -> bool:
-    """Return whether the trace was written by ``to_chrome_trace``."""
+    """The trace was written by ``to_chrome_trace``."""
     return isinstance(document, dict) and isinstance(document.get("zbopt"), dict)
 
 
 def from_chrome_trace(document: dict[str, Any], where: str) -> Schedule:
-    """Return the schedule in a trace that ``to_chrome_trace`` wrote.
+    """The schedule in one of our own traces.
 
     Args:
         document: The parsed file.

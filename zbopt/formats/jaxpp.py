@@ -21,7 +21,7 @@ _KIND_OF = {name: kind for kind, name in _TYPE_OF.items()}
 
 
 def to_jaxpp(schedule: Schedule) -> str:
-    """Return the task table of a valid schedule.
+    """The task table of a valid schedule.
 
     Where any backward is split, JaxPP wants all in two tasks: BW becomes BWD_I and BWD_W, one after the other.
 
@@ -46,7 +46,7 @@ def to_jaxpp(schedule: Schedule) -> str:
 
 
 def _in_two(row: Sequence[OrderedOp]) -> Iterator[OrderedOp]:
-    """Yield the row with every backward as B and W; a first virtual stage without B gets one where its W is."""
+    """The row with every backward as B and W; a first virtual stage that has no B gets it where its W is."""
     split = {(v, j) for kind, v, j in row if kind is Kind.B}
     for kind, v, j in row:
         if kind is Kind.BW or (kind is Kind.W and (v, j) not in split):
@@ -68,7 +68,7 @@ def _check_first_stage(rows: Sequence[Sequence[OrderedOp]]) -> None:
 
 
 def from_jaxpp(document: object, instance: Instance | None = None) -> Order:
-    """Return the order in a task table, after checks.
+    """The order in a task table, checked.
 
     Args:
         document: The parsed file.

@@ -1,4 +1,4 @@
-"""Megatron-LM's ``--pipeline-model-parallel-layout``: the layers that each virtual stage holds.
+"""Megatron-LM's ``--pipeline-model-parallel-layout``: which layers each virtual stage holds.
 
 ``E`` is the embedding, ``t`` a decoder layer, ``m`` a layer of multi-token prediction, ``L`` the loss; ``|`` ends a
 virtual stage, ``x*3`` and ``(xy|)*3`` repeat, commas mean nothing. Virtual stages come in forward order and go round
@@ -23,19 +23,19 @@ _MOST_LETTERS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Hold the layers of each virtual stage, as letters such as ``Ett``, and the stage of each virtual stage."""
+    """The layers of each virtual stage, as letters such as ``Ett``, and the stage of each virtual stage."""
 
     by_virtual_stage: tuple[str, ...]
     stage_of: tuple[int, ...]
 
     @property
     def decoder_layers(self) -> tuple[int, ...]:
-        """Return the number of decoder layers, by virtual stage."""
+        """Number of decoder layers, by virtual stage."""
         return tuple(letters.count("t") for letters in self.by_virtual_stage)
 
 
 def read_layout(text: str, stages: int) -> Layers:
-    """Return the layers that a layout string gives each virtual stage.
+    """The layers that a layout string gives each virtual stage.
 
     Args:
         text: The string.
@@ -54,7 +54,7 @@ def read_layout(text: str, stages: int) -> Layers:
 
 
 def _unrolled(text: str) -> str:
-    """Return the string with its repetitions written out."""
+    """The string with its repetitions written out."""
     parts, at = [], 0
     while at < len(text):
         match = _ITEM.match(text, at)
@@ -73,7 +73,7 @@ def _unrolled(text: str) -> str:
 
 
 def checked(by_virtual_stage: Sequence[str], stage_of: tuple[int, ...]) -> Layers:
-    """Return the layers, where they are in an order that Megatron builds.
+    """The layers, where they are in an order that Megatron builds.
 
     Raises:
         ValueError: There is not one E at the very beginning, one L at the very end, and every m after every t.
@@ -89,7 +89,7 @@ def checked(by_virtual_stage: Sequence[str], stage_of: tuple[int, ...]) -> Layer
 
 
 def write_layout(layers: Layers) -> str:
-    """Return the layout string, equal neighbours as a repetition.
+    """The layout string, equal neighbours as a repetition.
 
     Raises:
         ValueError: The virtual stages do not go round the stages in order, as Megatron has it.
@@ -112,7 +112,7 @@ def _short(letters: str) -> str:
 
 
 def spread(decoder_layers: Sequence[int], stage_of: tuple[int, ...]) -> Layers:
-    """Return layers from their numbers, the embedding first and the loss last.
+    """Layers from their numbers, the embedding first and the loss last.
 
     Args:
         decoder_layers: By virtual stage; or one number, for all of them together, where it divides evenly.
@@ -140,7 +140,7 @@ def spread(decoder_layers: Sequence[int], stage_of: tuple[int, ...]) -> Layers:
 
 
 def layers_document(layers: Layers) -> dict[str, object]:
-    """Return the table that ``zbopt import`` writes: counts by kind, and the letters in order, by virtual stage."""
+    """The table that ``zbopt import`` writes: counts by kind, and the letters in order, for each virtual stage."""
     return {
         "schema": SCHEMA,
         "stages": max(layers.stage_of) + 1,
@@ -155,7 +155,7 @@ def layers_document(layers: Layers) -> dict[str, object]:
 
 
 def layers_from_document(document: object) -> Layers:
-    """Return the layers in a table that ``zbopt import`` wrote.
+    """The layers in such a table.
 
     Raises:
         ValueError: One line that names the entry.

@@ -17,7 +17,7 @@ OrderedOp = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Hold one op of a foreign file; ``where`` is its place, in words for an error."""
+    """One op of a foreign file; ``where`` is its place, in words for an error."""
 
     step: OrderedOp
     where: str
@@ -25,14 +25,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Hold a complete order: every op once, on one stage, after what it needs. ``rows`` are by stage."""
+    """A complete order: every op once, on one stage, after what it needs. ``rows`` are by stage."""
 
     stage_of: tuple[int, ...]
     microbatches: int
     rows: tuple[tuple[OrderedOp, ...], ...]
 
     def unit_instance(self) -> Instance:
-        """Return the instance of this placement with F = B = W = 1 and BW = 2 ticks, no cap, no communication time."""
+        """The instance of this placement with F = B = W = 1 and BW = 2 ticks, no cap, no communication time."""
         return Instance.model_validate(
             {
                 "stages": len(self.rows),
@@ -88,7 +88,7 @@ def require_kept(schedule: Schedule, reader: str) -> None:
 
 
 def order_of_schedule(schedule: Schedule) -> Order:
-    """Return the order in which ``schedule`` runs the ops of its first iteration, the optimizer steps left out.
+    """The order in which ``schedule`` runs the ops of its first iteration, the optimizer steps left out.
 
     Raises:
         ValueError: There are several routes, or activations are dropped.
@@ -105,7 +105,7 @@ def order_of_schedule(schedule: Schedule) -> Order:
 
 
 def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -> Order:
-    """Return the order that the rows hold, one row a stage.
+    """The order that the rows hold, one row a stage.
 
     Args:
         rows: The ops of each stage.
@@ -134,7 +134,7 @@ def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -
     microbatches = instance.microbatches if instance else 1 + max(c.step[2] for row in rows for c in row)
     no_first_b = instance is not None and instance.has_lone_w(0)
     _complete(rows, stage_of, microbatches, no_first_b)
-    _DryRun(rows, len(stage_of)).check()
+    _Run(rows, len(stage_of)).check()
     return Order(stage_of, microbatches, tuple(tuple(cell.step for cell in row) for row in rows))
 
 
@@ -181,7 +181,7 @@ def _same_placement(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], i
 
 
 def _as_allowed(row: Iterable[Cell], instance: Instance) -> Iterator[Cell]:
-    """Yield the ops that the instance has: BW as B and W where it must not fuse, no B where there is none."""
+    """The ops that the instance has: BW as B and W where it must not fuse, no B where the first stage has none."""
     for cell in row:
         kind, v, j = cell.step
         if kind is Kind.BW and not instance.has_bw(v):
@@ -192,7 +192,7 @@ def _as_allowed(row: Iterable[Cell], instance: Instance) -> Iterator[Cell]:
 
 
 def _complete(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], microbatches: int, no_first_b: bool) -> None:
-    """Check that each F is there once, and each backward once: BW, or B and W, or W alone on a first virtual stage."""
+    """Each F once, and each backward once: as BW, or as B and W, or as W where the first virtual stage has no B."""
     found: dict[OrderedOp, Cell] = {}
     kinds: dict[tuple[int, int], set[Kind]] = {}
     for row in rows:
@@ -220,8 +220,8 @@ def _complete(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], microba
                 )
 
 
-class _DryRun:
-    """Run the rows without times: an op that never starts waits for one behind it, or in a circle."""
+class _Run:
+    """Runs the rows without times: what never starts waits for an op behind it, or in a circle."""
 
     def __init__(self, rows: Sequence[Sequence[Cell]], virtual_stages: int) -> None:
         self.rows, self.last = rows, virtual_stages - 1
@@ -259,13 +259,13 @@ class _DryRun:
         )
 
     def lacking(self, cell: Cell) -> OrderedOp:
-        """Return what an op that cannot start lacks, in words."""
+        """What an op lacks that cannot start."""
         step = self.missing(cell.step)
         assert step is not None, "an op that stands at the head of its row lacks an input"
         return step
 
     def missing(self, step: OrderedOp) -> OrderedOp | None:
-        """Return an op that has to run before ``step`` and has not."""
+        """An op that has to run before ``step`` and has not."""
         return next((need for need in self.needs(step) if need not in self.done), None)
 
     def needs(self, step: OrderedOp) -> Iterator[OrderedOp]:

@@ -24,7 +24,7 @@ _LONGEST_STEP_US = 10.0**10
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Hold one action as it ran, times in microseconds."""
+    """One action as it ran, times in microseconds."""
 
     action: Action
     rank: tuple[int, str]
@@ -36,7 +36,7 @@ class _Range:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Hold a step as it ran: the order, and the schedule with observed times.
+    """A step as it ran: the order, and the schedule with observed times.
 
     The schedule's instance has the median time of each op and no communication: a transfer is part of what was waited
     for. Single ops last shorter or longer than the median; that is what was observed.
@@ -47,7 +47,7 @@ class Observed:
 
 
 def from_profiler(documents: Mapping[str, object]) -> Observed:
-    """Return the last whole step in the traces.
+    """The last whole step in the traces.
 
     Args:
         documents: The parsed traces by file name, one of each rank, or one of all.
@@ -96,7 +96,7 @@ def _number(entry: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def _last_step(ranges: Sequence[_Range]) -> list[_Range]:
-    """Return the n-th run of each action, where n is how often all of them ran."""
+    """Of each action its n-th run, n being how often all of them ran."""
     runs: dict[Action, list[_Range]] = defaultdict(list)
     for r in sorted(ranges, key=lambda r: r.start):
         runs[r.action].append(r)
@@ -105,7 +105,7 @@ def _last_step(ranges: Sequence[_Range]) -> list[_Range]:
 
 
 def _rows(step: Sequence[_Range]) -> list[list[_Range]]:
-    """Return the ranges by rank, ranks in the order of their lowest virtual stage, each by start."""
+    """Ranges by rank, ranks in the order of their lowest virtual stage, each by start."""
     by_rank: dict[tuple[int, str], list[_Range]] = defaultdict(list)
     for r in sorted(step, key=lambda r: (r.start, r.end)):
         by_rank[r.rank].append(r)
@@ -138,7 +138,7 @@ def _schedule(rows: Sequence[Sequence[_Range]], order: Order) -> Schedule:
 
 
 def _instance(events: Sequence[Event], order: Order, tick: str) -> Instance:
-    """Return the instance of the placement, with the median time of each op."""
+    """The placement, with the median time of each op."""
     durations: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
     for e in events:
         durations[e.kind, e.virtual_stage].append(e.end - e.start)

@@ -20,7 +20,7 @@ _KIND_OF = {kind.value: kind for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)}
 
 
 def to_sail_zb(schedule: Schedule) -> str:
-    """Return the nodes of a valid schedule, row by row.
+    """The nodes of a valid schedule, row by row.
 
     Raises:
         ValueError: The runtime would not run it: a placement that is not linear, interleaved or v (it sends to
@@ -47,7 +47,7 @@ def to_sail_zb(schedule: Schedule) -> str:
 
 
 def _chunks(instance: Instance) -> int:
-    """Return the virtual stages of a stage, where the placement is one that the runtime has."""
+    """Virtual stages a stage, where the placement is one that the runtime has."""
     chunks, rest = divmod(instance.virtual_stages, instance.stages)
     named = [("interleaved", chunks)] if not rest else []
     named += [("v", 2)] if chunks == 2 and not rest else []
@@ -68,7 +68,7 @@ def _apart(instance: Instance, virtual_stage: int) -> int:
 
 
 def _check_queues(rows: list[list[Event]]) -> None:
-    """Check that B takes the oldest F of its virtual stage, and W the oldest B."""
+    """B takes the oldest F of its virtual stage, W the oldest B."""
     for row in rows:
         waiting: dict[tuple[str, int | None], list[Event]] = {}
         for e in row:
@@ -112,7 +112,7 @@ def _node(e: Event, instance: Instance) -> dict[str, object]:
 
 
 def from_sail_zb(document: object, instance: Instance | None = None) -> Order:
-    """Return the order of the nodes, after checks; their times are not looked at.
+    """The order of the nodes, checked; their times are not looked at.
 
     Args:
         document: The parsed file.

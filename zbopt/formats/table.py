@@ -1,4 +1,4 @@
-"""A task table as JSON: rows of tasks by device, and the other fields of the document."""
+"""A task table as JSON: rows of tasks by device, and what the document says beside them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Table:
-    """Hold the rows of a document, and its other fields.
+    """The rows of a document, and its other fields.
 
     Args:
         document: The parsed file.
@@ -29,7 +29,7 @@ class Table:
         self._document, self._of = document, of
 
     def agree(self, **said: object) -> None:
-        """Raise ``ValueError`` where the document says another value than the rows make."""
+        """Raises ``ValueError`` where the document says another value than the rows make."""
         for name, found in said.items():
             value = self._document.get(name)
             if value != found or isinstance(value, bool):
@@ -37,5 +37,5 @@ class Table:
 
 
 def is_index(value: object) -> bool:
-    """Return a stage or microbatch: a whole number from 0, within reason."""
+    """A stage or microbatch: a whole number from 0, within reason."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9

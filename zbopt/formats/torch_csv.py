@@ -22,7 +22,7 @@ from zbopt.problem.instance import Instance, Kind
 
 
 class Op(StrEnum):
-    """Name what an action does, in PyTorch's letters."""
+    """What an action does, in PyTorch's letters."""
 
     FORWARD = "F"
     INPUT_GRAD = "I"
@@ -51,7 +51,7 @@ _RECEIVES = {Op.RECV_F: (-1, Op.SEND_F), Op.RECV_B: (1, Op.SEND_B)}
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Hold one cell. ``microbatch`` is ``None`` for an action of a whole virtual stage."""
+    """One cell. ``microbatch`` is ``None`` for an action of a whole virtual stage."""
 
     virtual_stage: int
     op: Op
@@ -62,7 +62,7 @@ class Action:
         return f"{self.virtual_stage}{self.op.value}{micro}"
 
     def as_whole(self) -> Action:
-        """Return the action with B in the place of I: both put the input's gradient there."""
+        """B in the place of I: both put the input's gradient there."""
         return replace(self, op=Op.BACKWARD) if self.op is Op.INPUT_GRAD else self
 
 
@@ -71,7 +71,7 @@ Rows = tuple[tuple[Action, ...], ...]
 
 
 def parse_action(text: str) -> Action:
-    """Return the action that ``text`` names.
+    """The action that ``text`` names.
 
     Raises:
         ValueError: The text is no action, or the microbatch is missing or too many.
@@ -87,12 +87,12 @@ def parse_action(text: str) -> Action:
 
 
 def rows_text(rows: Sequence[Sequence[Action]]) -> str:
-    """Return a table as PyTorch's loader, ``read_rows`` and ``order_from_csv`` take it."""
+    """A table as PyTorch's loader, ``read_rows`` and ``order_from_csv`` take it."""
     return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
 def compute_only(rows: Rows) -> Rows:
-    """Return the table without transfers and parameter handling: the format that torchtitan reads."""
+    """The table without transfers and parameter handling: the format that torchtitan reads."""
     return tuple(tuple(action for action in row if action.op in COMPUTE) for row in rows)
 
 
@@ -119,14 +119,14 @@ def read_rows(path: Path | str) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Hold an action with its place in the table."""
+    """An action with its place in the table."""
 
     action: Action
     where: str
 
 
 def order_from_csv(text: str, instance: Instance | None = None) -> Order:
-    """Return the order of compute ops in a table of either of PyTorch's formats, after checks.
+    """The order of compute ops in a table of either of PyTorch's formats, checked.
 
     Empty cells mean idle, spaces around a cell mean nothing, and an OVERLAP_F_B cell counts as its parts in turn. In a
     table with transfers each has to have its other end, and both ranks of a pair the same sequence of them: on NCCL a
@@ -182,7 +182,7 @@ def _computes(row: Iterable[_Placed]) -> Iterator[Cell]:
 
 
 class _Links:
-    """Hold the sends and receives of a table, each with its other end."""
+    """The sends and receives of a table, each with its other end."""
 
     def __init__(self, rows: Sequence[Sequence[_Placed]], stage_of: tuple[int, ...]) -> None:
         self.rows, self.stage_of = rows, stage_of
@@ -255,12 +255,12 @@ class _Links:
             )
 
     def _own(self, rank: int, placed: _Placed, done: set[Action]) -> list[str]:
-        """Return what an action lacks of its own row: the fault lies there, where others only wait for it."""
+        """What an action lacks of its own row: the fault lies there, where others only wait for it."""
         missing = self._needs(placed.action) - done
         return [str(action) for action in missing if self.stage_of[action.virtual_stage] == rank]
 
     def _needs(self, action: Action) -> set[Action]:
-        """Return the actions that have to come first: the producer of a send, or both ends of an op's transfer."""
+        """Actions that have to come first: the producer of what is sent, or both ends of what brings the input."""
         v, micro = action.virtual_stage, action.microbatch
         if action.op in _SENDS:
             return {Action(v, Op.FORWARD if action.op is Op.SEND_F else Op.BACKWARD, micro)}

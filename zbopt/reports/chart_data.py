@@ -39,7 +39,7 @@ _CAUSE_NUMBER = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 def common_tick(ticks: Sequence[tuple[str, str]]) -> tuple[str, list[int]]:
-    """Return the tick that several schedules share, and how many of it one tick of each is.
+    """The tick that several schedules share, and how many of it one tick of each is.
 
     Args:
         ticks: For each schedule its name and its tick.
@@ -61,7 +61,7 @@ def common_tick(ticks: Sequence[tuple[str, str]]) -> tuple[str, list[int]]:
 
 
 def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
-    """Return all that the page's script needs of one schedule, in the page's ticks: ``factor`` of them make one tick.
+    """All that the page's script needs of one schedule; times in the page's ticks, ``factor`` of them one of its own.
 
     Ops are numbered by row, then start. ``half`` is 1 of an F that is one op with a BW, which is 2; 0 of all others.
     An idle interval is (stage, start, end, cause, op before which, op for
@@ -136,6 +136,6 @@ def _memory(schedule: Schedule, known: Figures, number: Mapping[int, int], facto
 
 
 def _short(amount: Fraction) -> str:
-    """Return the text of an amount that fits beside a chart."""
+    """An amount that fits beside a chart."""
     text = amount_text(amount)
     return text if len(text) <= 6 else f"{float(amount):.4g}"

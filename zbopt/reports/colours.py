@@ -1,4 +1,4 @@
-"""The colour, the name and the sign in the terminal that all pictures show a kind by.
+"""How all pictures show a kind: its colour, its name, and its sign in the terminal.
 
 On compute F is blue, B teal, W green, BW lime, O grey and R yellow, as in the zero-bubble papers. Kinds differ in
 lightness as well as in hue, for eyes that confuse hues and for grey prints.
@@ -57,5 +57,5 @@ SIGNS = {kind: kind.value for kind in COLOURS} | {Kind.SEND_F: "f", Kind.SEND_B:
 
 
 def text_colour(kind: Kind) -> str:
-    """Return the colour of text on ``COLOURS[kind]``."""
+    """Colour of text on ``COLOURS[kind]``."""
     return "#ffffff" if kind in WITH_WHITE_TEXT else "#000000"

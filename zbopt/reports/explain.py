@@ -1,4 +1,4 @@
-"""The explanation of a schedule's length, as lines of text and as JSON."""
+"""Why a schedule takes as long as it does, as lines of text and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_OPS = 40
 
 
 def explain_page(explained: Explanation, width: int) -> Iterator[str]:
-    """Yield the lines that ``zbopt explain`` prints."""
+    """All that ``zbopt explain`` prints."""
     whole, steady, tick = explained.whole(), explained.steady(), explained.schedule.instance.tick
     unit = "" if tick == "unit" else f", in ticks of {tick}"
     yield f"idle time by cause, all stages together{unit}:"
@@ -53,7 +53,7 @@ def _window_text(window: Window, tick: str) -> str:
 
 
 def _idle_table(whole: Window, steady: Window | None) -> list[str]:
-    """Return a table row for each cause that there is."""
+    """A row for each cause that there is."""
     causes = [cause for cause in Cause if whole.by_cause[cause]]
     if not causes:
         return ["  none: no stage was ever idle"]
@@ -82,7 +82,7 @@ def _path(path: Sequence[Event]) -> list[str]:
 
 
 def bubble_text(found: Avoidable) -> str:
-    """Return an avoidable bubble in one sentence."""
+    """An avoidable bubble in one sentence."""
     idle = found.idle
     use = (
         f"{found.op.id} could run as B and W" if found.by_split else f"{found.op.id} could run from {found.usable_from}"
@@ -94,7 +94,7 @@ def bubble_text(found: Avoidable) -> str:
 
 
 def explain_record(explained: Explanation) -> Record:
-    """Return the object that ``zbopt explain --json`` prints."""
+    """What ``zbopt explain --json`` prints."""
     steady, found = explained.steady(), explained.avoidable()
     return {
         "whole_iteration": _window_record(explained.whole()),
@@ -137,7 +137,7 @@ def _window_record(window: Window) -> Record:
 
 
 def idle_record(idle: Idle) -> Record:
-    """Return an idle interval as JSON, its ops by id."""
+    """An idle interval, its ops by id."""
     return {
         "stage": idle.stage,
         "start": idle.start,
@@ -149,5 +149,5 @@ def idle_record(idle: Idle) -> Record:
 
 
 def sums_record(sums: Mapping[Cause, int]) -> Record:
-    """Return idle ticks by cause, as JSON."""
+    """Idle ticks by cause."""
     return {cause.value: ticks for cause, ticks in sums.items()}

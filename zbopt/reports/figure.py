@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 SUFFIXES = (".svg", ".png", ".pdf")
-_LANE_HEIGHT, _BAR = 0.26, 0.84
+_ROW_HEIGHT, _BAR = 0.26, 0.84
 """Inches from stage to stage, and the share of them that an op fills."""
 _HALVED = 1.5
 """Times higher are stages whose ops are partly two, one above the other."""
 _LEFT_INCHES, _RIGHT_INCHES = 0.67, 0.2
 _LEGEND_INCHES_A_LINE = 0.16
 _MOST_LINES, _LINE, _PITCH = 3, 0.055, 0.1
-"""Lines that mark virtual stages: their number, their height, and from line to line, in lanes."""
+"""Lines that mark virtual stages: their number, their height, and from line to line, in rows."""
 _EDGE_FROM = 2.5
 """Points that an op must be long for a white edge; a shorter one would be all edge."""
 _LARGEST_FONT, _SMALLEST_FONT = 8.0, 4.0
@@ -52,7 +52,7 @@ _NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"Creati
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Hold what sets ops apart: their kind, and which of its stage's virtual stages they are of."""
+    """What sets ops apart: their kind, and which of its stage's virtual stages they are of."""
 
     kind: Kind
     nth: int
@@ -67,7 +67,7 @@ class _Look:
 
 
 class _Box(NamedTuple):
-    """Place an event in the chart: the height of its middle and its own height, in lanes from the first one on."""
+    """An event in the chart: the height of its middle and its own height, in rows from the first one on."""
 
     middle: float
     height: float
@@ -75,7 +75,7 @@ class _Box(NamedTuple):
 
 
 def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) -> Axes:
-    """Draw ``schedule`` on ``ax``: a lane a stage and link, stage 0 at the top, time in the unit that reads best.
+    """Draw ``schedule`` on ``ax``: a row a stage and link, stage 0 at the top, time in the unit that reads best.
 
     Args:
         schedule: What to draw; it need not be valid.
@@ -85,25 +85,25 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
     first, last = window or extent(schedule)
     last = max(last, first + 1)
     ax.set_xlim(first, last)
-    lanes = lanes_of(schedule)
-    ax.set_ylim(len(lanes) - 0.5, -0.5)
-    looks = _looks(schedule.instance, lanes, first, last)
+    rows = lanes_of(schedule)
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    looks = _looks(schedule.instance, rows, first, last)
     _bars(ax, looks)
     _numbers(ax, looks, first, last)
-    _axes(ax, schedule.instance, lanes, first, last)
+    _axes(ax, schedule.instance, rows, first, last)
     return ax
 
 
-def _looks(instance: Instance, lanes: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
-    """Return the boxes to be drawn between two ticks, by how they look."""
+def _looks(instance: Instance, rows: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
+    """What is to be drawn between two ticks, by how it looks."""
     looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
     nths = nth_of(instance)
-    for number, lane in enumerate(lanes):
-        seconds = seconds_of(instance, lane)
+    for number, row in enumerate(rows):
+        seconds = seconds_of(instance, row)
         half = dict.fromkeys(seconds, -1) | {id(second): 1 for second in seconds.values()}
-        for event in lane.events:
+        for event in row.events:
             v = event.virtual_stage
-            known = lane.beside is None and v is not None and 0 <= v < len(nths)
+            known = row.beside is None and v is not None and 0 <= v < len(nths)
             if event.end > first and event.start < last and event.end > event.start:
                 side = half.get(id(event), 0)
                 box = _Box(number + side * _BAR / 4, _BAR / 2 if side else _BAR, event)
@@ -131,7 +131,7 @@ def _bars(ax: Axes, looks: dict[_Look, list[_Box]]) -> None:
 
 
 def _points_a_unit(ax: Axes) -> tuple[float, float]:
-    """Return how many points a tick is long and a lane is high, at the present size of ``ax``."""
+    """Points that a tick is long and a row is high, at the present size of ``ax``."""
     box = ax.get_window_extent()
     (first, last), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     points = 72 / ax.figure.dpi
@@ -139,18 +139,18 @@ def _points_a_unit(ax: Axes) -> tuple[float, float]:
 
 
 def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) -> None:
-    """Write a number on every op on which the longest fits, all of one size: the largest at which they do.
+    """A number on every op on which the longest fits, all of one size: the largest at which they do.
 
     Of ops of one length all have their number, or none: 0 to 9 without 10 would look like ops without one.
     """
-    a_tick, a_lane = _points_a_unit(ax)
+    a_tick, a_row = _points_a_unit(ax)
     numbered = [(look, *box) for look, boxes in looks.items() for box in boxes if box.event.microbatch is not None]
     longest = max((len(str(e.microbatch)) for *_, e in numbered), default=1)
     ops = [e for *_, e in numbered if e.kind in COMPUTE] or [e for *_, e in numbered]
     lowest = min((high for _, _, high, _ in numbered), default=_BAR)
     room = min(((e.end - e.start) * a_tick / (_CHARACTER * longest + 0.35) for e in ops), default=0.0)
     most_lines = max((look.lines for look in looks), default=0)
-    size = max(min(_LARGEST_FONT, a_lane * (lowest - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
+    size = max(min(_LARGEST_FONT, a_row * (lowest - _PITCH * most_lines) * 0.72, room), _SMALLEST_FONT)
     for look, middle, _, e in numbered:
         begin, end, text = max(e.start, first), min(e.end, last), str(e.microbatch)
         if (end - begin) * a_tick >= size * (_CHARACTER * longest + 0.1):
@@ -159,14 +159,14 @@ def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) ->
             shown.set(ha="center", va="center_baseline", clip_on=True)
 
 
-def _axes(ax: Axes, instance: Instance, lanes: Sequence[Lane], first: int, last: int) -> None:
+def _axes(ax: Axes, instance: Instance, rows: Sequence[Lane], first: int, last: int) -> None:
     unit, per_tick = unit_of(last - first, instance.tick)
     step = axis_step(last - first, 10, 1)
     times = range(first + -first % step, last + 1, step)
     ax.set_xticks(list(times), [decimal_text(time * per_tick) for time in times])
     ax.set_xlabel(f"time ({unit or 'ticks'})")
-    shown = range(0, len(lanes), -(-len(lanes) // 40))
-    ax.set_yticks(shown, [lanes[number].label.strip() for number in shown])
+    shown = range(0, len(rows), -(-len(rows) // 40))
+    ax.set_yticks(shown, [rows[number].label.strip() for number in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_facecolor("#ededed")
     for side in ("top", "right", "left"):
@@ -174,7 +174,7 @@ def _axes(ax: Axes, instance: Instance, lanes: Sequence[Lane], first: int, last:
 
 
 def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
-    """Yield a patch and its name for each kind, and for each further virtual stage of a stage, of ``schedule``."""
+    """A patch and its name for each kind, and for each further virtual stage of a stage, that ``schedule`` has."""
     from matplotlib.patches import Patch
 
     for kind in kinds_of(lanes_of(schedule)):
@@ -189,11 +189,11 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
 
 
 def _is_halved(schedule: Schedule) -> bool:
-    return any(seconds_of(schedule.instance, lane) for lane in lanes_of(schedule))
+    return any(seconds_of(schedule.instance, row) for row in lanes_of(schedule))
 
 
 def _columns(names: Sequence[str], width_inches: float) -> int:
-    """Return the most columns in which a legend with ``names``, line by line, is not wider than ``width_inches``."""
+    """Most columns in which a legend with ``names``, line by line, is not wider than ``width_inches``."""
     for columns in range(len(names), 1, -1):
         wide = sum(max(map(len, names[c::columns])) * 0.062 + 0.42 for c in range(columns))
         if wide <= width_inches:
@@ -249,14 +249,14 @@ def picture_settings() -> AbstractContextManager[None]:
 
 
 def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_inches: float = 7.2) -> Figure:
-    """Return the chart with its legend below it, as high as the stages need."""
+    """The chart with its legend below it, as high as the stages need."""
     from matplotlib.figure import Figure
 
     entries = list(legend_entries(schedule))
     columns = _columns([name for _, name in entries], width_inches)
     below = 0.5 + _LEGEND_INCHES_A_LINE * -(-len(entries) // columns)
-    lane = _LANE_HEIGHT * (_HALVED if _is_halved(schedule) else 1)
-    height = len(lanes_of(schedule)) * lane + below + 0.1
+    row = _ROW_HEIGHT * (_HALVED if _is_halved(schedule) else 1)
+    height = len(lanes_of(schedule)) * row + below + 0.1
     figure = Figure(figsize=(width_inches, height), dpi=200)
     box = (
         _LEFT_INCHES / width_inches,

@@ -1,4 +1,4 @@
-"""The Gantt chart in a terminal: a lane a stage and link, a colour a kind, microbatch numbers where they fit.
+"""The Gantt chart in a terminal: a row a stage and link, a colour a kind, microbatch numbers where they fit.
 
 It reads without colour too: every op shows its letter first, an idle time shows dots.
 """
@@ -15,15 +15,15 @@ from zbopt.analysis.lanes import kinds_of, lanes_of
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, SIGNS, text_colour
-from zbopt.reports.grid import Grid, Span, axis_step, grid_of
+from zbopt.reports.grid import Grid, Run, axis_step, grid_of
 
 STYLES = {kind: f"{text_colour(kind)} on {colour}" for kind, colour in COLOURS.items()}
 MOST_ROWS = 64
-"""Most lanes that are drawn; of more, the first and the last."""
+"""Most rows that are drawn; of more, the first and the last."""
 
 
 def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, int] | None = None) -> Iterator[Text]:
-    """Yield the lines of the chart, none wider than ``width``.
+    """The lines of the chart, none wider than ``width``.
 
     Args:
         schedule: What to draw.
@@ -31,16 +31,16 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
         coloured: Whether the terminal shows colours; without, ops are set apart by their letters alone.
         window: First and last tick to draw; ``None``: from the first start to the last end.
     """
-    labels = [lane.label for lane in lanes_of(schedule)]
+    labels = [row.label for row in lanes_of(schedule)]
     count, margin = len(labels), max(map(len, labels)) + 1
     grid = grid_of(schedule, max(width - margin - 1, 10), window=window)
-    for number, (label, lane) in enumerate(zip(labels, grid.lanes, strict=True)):
+    for number, (label, row) in enumerate(zip(labels, grid.rows, strict=True)):
         if count > MOST_ROWS and number == MOST_ROWS // 2:
-            yield Text(f"... {count - MOST_ROWS} more {'stages' if count == schedule.instance.stages else 'lanes'} ...")
+            yield Text(f"... {count - MOST_ROWS} more {'stages' if count == schedule.instance.stages else 'rows'} ...")
         if count > MOST_ROWS and MOST_ROWS // 2 <= number < count - MOST_ROWS // 2:
             continue
-        line, numbered = Text(label.ljust(margin), no_wrap=True), _numbered(lane)
-        for run in lane:
+        line, numbered = Text(label.ljust(margin), no_wrap=True), _numbered(row)
+        for run in row:
             fill, style = (" ", STYLES[run.event.kind]) if coloured and run.event else ("-", "")
             line.append(_cell(run, fill, numbered), style=style)
         yield line
@@ -48,10 +48,10 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
     yield from _legend(schedule, grid, width, coloured=coloured)
 
 
-def _numbered(lane: Sequence[Span]) -> set[str]:
-    """Return the signs most of whose ops in a lane have room for a number: a few alone would say little."""
+def _numbered(row: Sequence[Run]) -> set[str]:
+    """The signs most of whose ops in a row have room for a number: a few among bare letters would say little."""
     room: dict[str, int] = defaultdict(int)
-    for run in lane:
+    for run in row:
         if run.event is not None:
             room[_sign(run.event, run.second)] += 1 if len(_named(run.event, run.second)) <= run.columns else -1
     return {sign for sign, more in room.items() if more > 0}
@@ -62,13 +62,13 @@ def _sign(event: Event, second: Event | None) -> str:
 
 
 def _named(event: Event, second: Event | None = None) -> str:
-    """Return an op's sign: ``F4``; ``F4+BW1`` for an F and a BW that are one op."""
+    """``F4``; ``F4+BW1`` of an F and a BW that are one op."""
     name = SIGNS[event.kind] + ("" if event.microbatch is None else str(event.microbatch))
     return name if second is None else f"{name}+{_named(second)}"
 
 
-def _cell(run: Span, fill: str, numbered: Container[str]) -> str:
-    """Return the text of one span: letter, and number where its kind has them, or as much of it as fits."""
+def _cell(run: Run, fill: str, numbered: Container[str]) -> str:
+    """The text of one run: letter, and number where its kind has them, or as much of it as fits."""
     if run.event is None:
         return "·" * run.columns
     name, sign = _named(run.event, run.second), _sign(run.event, run.second)
@@ -78,7 +78,7 @@ def _cell(run: Span, fill: str, numbered: Container[str]) -> str:
 
 
 def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
-    """Yield the times below the chart, each beginning in the column in which it begins."""
+    """Times below the chart, each beginning in the column in which it begins."""
     unit, per_tick = unit_of(grid.ticks, tick)
     longest = len(decimal_text(grid.ticks * per_tick))
     step = axis_step(grid.ticks, grid.columns, min(longest, 6) + 2)
@@ -99,7 +99,7 @@ def _legend(schedule: Schedule, grid: Grid, width: int, *, coloured: bool) -> It
             line = Text()
         line.append(f" {SIGNS[kind]} ", style=STYLES[kind] if coloured else "")
         line.append(f"{NAMES[kind]}  ")
-    one_op = any(run.second is not None for lane in grid.lanes for run in lane)
+    one_op = any(run.second is not None for row in grid.rows for run in row)
     idle = (" F+BW both as one op  " if one_op else "") + " · idle"
     if line and len(line) + len(idle) > width:
         yield line

@@ -1,4 +1,4 @@
-"""A schedule on a grid: the op that each column of a lane shows. Terminal and picture both draw from it."""
+"""A schedule as rows of columns: which op each column of a chart shows. Terminal and picture both draw from it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from zbopt.problem.schedule import Event, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Hold neighbouring columns [``first``, ``end``) that show one op; ``None``: idle. ``second``: its BW."""
+class Run:
+    """Neighbouring columns [``first``, ``end``) that show one op; ``None``: idle. ``second``: the BW that it is too."""
 
     first: int
     end: int
@@ -22,34 +22,34 @@ class Span:
 
     @property
     def columns(self) -> int:
-        """Return the number of columns."""
+        """Number of columns."""
         return self.end - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Hold lanes, each a label and spans that fill ``columns``; time 0 of the chart is tick ``origin``."""
+    """Each row is a label and runs that fill ``columns``; time 0 of the chart is tick ``origin``."""
 
     columns: int
     origin: int
     ticks: int
     labels: tuple[str, ...]
-    lanes: tuple[tuple[Span, ...], ...]
+    rows: tuple[tuple[Run, ...], ...]
 
     def column_of(self, tick: int) -> int:
-        """Return the column in which ``tick``, counted from the origin, begins."""
+        """Column in which ``tick``, counted from the origin, begins."""
         return tick * self.columns // self.ticks
 
     @property
     def is_coarse(self) -> bool:
-        """Return whether a column stands for more than one tick, and shows what runs most of its time."""
+        """A column stands for more than one tick, and shows what runs most of its time."""
         return self.columns < self.ticks
 
 
 def grid_of(
     schedule: Schedule, most_columns: int, columns_a_tick: int = 4, window: tuple[int, int] | None = None
 ) -> Grid:
-    """Return the schedule on at most ``most_columns`` columns.
+    """The schedule on at most ``most_columns`` columns.
 
     Args:
         schedule: Events on stages that do not exist, or without duration, are left out.
@@ -57,31 +57,31 @@ def grid_of(
         columns_a_tick: Most columns that one tick gets where there is room.
         window: First and last tick of the chart; ``None``: from the first start to the last end.
     """
-    lanes = lanes_of(schedule)
+    rows = lanes_of(schedule)
     origin, end = window or extent(schedule)
     ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
-    spans = (_runs(lane, seconds_of(schedule.instance, lane), origin, ticks, columns) for lane in lanes)
-    return Grid(columns, origin, ticks, tuple(lane.label for lane in lanes), tuple(spans))
+    runs = (_runs(row, seconds_of(schedule.instance, row), origin, ticks, columns) for row in rows)
+    return Grid(columns, origin, ticks, tuple(row.label for row in rows), tuple(runs))
 
 
-def _runs(lane: Lane, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Span, ...]:
+def _runs(row: Lane, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:
     drawn_with_another = {id(second) for second in seconds.values()}
-    shown = _majority([e for e in lane.events if id(e) not in drawn_with_another], origin, ticks, columns)
+    shown = _majority([e for e in row.events if id(e) not in drawn_with_another], origin, ticks, columns)
     starts = [c for c in range(columns) if c == 0 or shown[c] is not shown[c - 1]]
     return tuple(
-        Span(a, b, shown[a], seconds.get(id(shown[a]))) for a, b in zip(starts, [*starts[1:], columns], strict=True)
+        Run(a, b, shown[a], seconds.get(id(shown[a]))) for a, b in zip(starts, [*starts[1:], columns], strict=True)
     )
 
 
-def _majority(lane: Sequence[Event], origin: int, ticks: int, columns: int) -> list[Event | None]:
-    """Return for each column the op that has most of it, among those of the kind (or idle) that has most of it.
+def _majority(row: Sequence[Event], origin: int, ticks: int, columns: int) -> list[Event | None]:
+    """For each column the op that has most of it, among those of the kind (or idle) that has most of it.
 
     Overlaps count in ticks times columns, so that they are exact integers: a column is ``ticks`` of them long.
     """
     by_kind: list[dict[Kind, int]] = [defaultdict(int) for _ in range(columns)]
     longest: list[dict[Kind, tuple[int, Event]]] = [{} for _ in range(columns)]
-    for event in lane:
+    for event in row:
         its_kind = event.kind
         start, end = (event.start - origin) * columns, (event.end - origin) * columns
         first, last = start // ticks, -(-end // ticks)
@@ -101,7 +101,7 @@ def _majority(lane: Sequence[Event], origin: int, ticks: int, columns: int) -> l
 
 
 def axis_step(ticks: int, columns: int, per_label: int) -> int:
-    """Return the ticks between two labels: 1, 2 or 5 times a power of ten, ``per_label`` columns or more."""
+    """Ticks between two labels of the time axis, 1, 2 or 5 times a power of ten, at least ``per_label`` columns."""
     step = 1
     while step * columns < per_label * ticks:
         step = next(s for s in _round_numbers(step) if s > step)

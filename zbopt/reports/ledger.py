@@ -15,7 +15,7 @@ _HEADS = ("tensor", "of", "amount", "from", "to", "taken by", "freed by")
 
 
 def ledger_page(instance: Instance, ledgers: Sequence[StageLedger], *, whole: bool) -> Iterator[str]:
-    """Yield for each stage its peak and who holds it; with ``whole`` every tensor's life and the curve too."""
+    """For each stage its peak and who holds it; with ``whole`` every tensor's life and the curve too."""
     for ledger in ledgers:
         yield _title(instance, ledger)
         yield from _lives("who holds it", ledger.holders, instance)
@@ -52,7 +52,7 @@ def _row(life: Life, named: bool) -> tuple[str, ...]:
 
 
 def ledger_record(instance: Instance, ledgers: Sequence[StageLedger]) -> Record:
-    """Return the object that ``zbopt ledger --json`` prints."""
+    """What ``zbopt ledger --json`` prints."""
     return {
         "unit": instance.memory_unit,
         "stages": [

@@ -1,4 +1,4 @@
-"""The memory fields of an instance beside cap and activation, as labelled text."""
+"""What an instance says of memory beside cap and activation, as labelled text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Modes = tuple[Drop, ...] | None
 
 
 def memory_rows(instance: Instance) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each memory field that is given."""
+    """Label and text of what is given; nothing where nothing is."""
     unit = given_unit(instance)
     static = [static_memory(instance, stage) for stage in range(instance.stages)]
     if any(static):
@@ -36,7 +36,7 @@ def memory_rows(instance: Instance) -> Iterator[tuple[str, str]]:
 
 
 def given_unit(instance: Instance) -> str:
-    """Return the unit of memory behind a number, where it is not an activation."""
+    """The unit of memory behind a number, where it is not an activation."""
     return "" if instance.memory_unit == "activation" else f" {instance.memory_unit}"
 
 
@@ -45,7 +45,7 @@ def _drops(modes: Modes) -> bool:
 
 
 def _modes(modes: Modes, times: Mapping[str, tuple[int, ...] | None], left: Amounts | None, unit: str) -> str:
-    """Return a text such as ``choose; R 2; 1/4 stays``."""
+    """Such as ``choose; R 2; 1/4 stays``."""
     parts = [runs_text(mode.value for mode in modes or ())]
     parts += [f"{name} {runs_text(ticks)}" for name, ticks in times.items() if ticks is not None]
     stays = f"{runs_text(left)}{unit}" if left is not None and any(left) else "nothing"

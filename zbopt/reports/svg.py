@@ -12,7 +12,7 @@ from zbopt.portfolio.result import Result
 from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, text_colour
-from zbopt.reports.grid import Grid, Span, axis_step, grid_of
+from zbopt.reports.grid import Grid, Run, axis_step, grid_of
 from zbopt.reports.words import percent, size_text, ticks_text
 
 _WIDTH, _ROW, _GAP, _MARGIN, _LETTER, _LEGEND_LINE = 960, 22, 3, 64, 7, 16
@@ -21,9 +21,9 @@ _MOST_COLUMNS = 1200
 
 
 def gantt_svg(schedule: Schedule) -> str:
-    """Return the chart of ``schedule`` as one ``<svg>``, 960 units wide: a lane a stage and link, a colour a kind."""
+    """The chart of ``schedule`` as one ``<svg>`` element, 960 units wide: a row a stage and link, a colour a kind."""
     grid = grid_of(schedule, _MOST_COLUMNS, columns_a_tick=_MOST_COLUMNS)
-    below = len(grid.lanes) * (_ROW + _GAP)
+    below = len(grid.rows) * (_ROW + _GAP)
     legend = list(_legend_places(kinds_of(lanes_of(schedule))))
     height = below + 36 + _LEGEND_LINE * max((line + 1 for _, _, line in legend), default=1)
     parts = [
@@ -32,15 +32,15 @@ def gantt_svg(schedule: Schedule) -> str:
         f"<title>{escape(_title(schedule))}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
-    for number, (label, lane) in enumerate(zip(grid.labels, grid.lanes, strict=True)):
-        parts += _row(number, label, lane, grid)
+    for number, (label, row) in enumerate(zip(grid.labels, grid.rows, strict=True)):
+        parts += _row(number, label, row, grid)
     parts += _axis(grid, schedule.instance.tick, below)
     parts += _legend(legend, below + 40)
     return "\n".join([*parts, "</svg>"])
 
 
 def result_html(result: Result) -> str:
-    """Return a result for a notebook: one line of figures and the chart; the reason where there is no schedule."""
+    """A result as a notebook shows it: one line of figures and the chart; the reason where there is no schedule."""
     tick = result.instance.tick
     if result.schedule is None or result.value is None:
         reason = result.infeasible or "no schedule was found in time"
@@ -66,12 +66,12 @@ def _text(x: float, y: float, text: str, *, fill: str = "#222222", anchor: str =
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _row(number: int, label: str, lane: tuple[Span, ...], grid: Grid) -> Iterator[str]:
+def _row(number: int, label: str, row: tuple[Run, ...], grid: Grid) -> Iterator[str]:
     top = number * (_ROW + _GAP) + 4
     yield _text(4 + 4 * (len(label) - len(label.lstrip())), top + 15, label.lstrip())
     left, right = _x(0, grid), _x(grid.columns, grid)
     yield f'<rect x="{left:.1f}" y="{top}" width="{right - left:.1f}" height="{_ROW}" fill="#eeeeee"/>'
-    for run in lane:
+    for run in row:
         if run.event is None:
             continue
         x, width = _x(run.first, grid), _x(run.end, grid) - _x(run.first, grid)
@@ -105,7 +105,7 @@ def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:
 
 
 def _legend_places(kinds: Sequence[Kind]) -> Iterator[tuple[Kind, float, int]]:
-    """Yield where each kind's entry begins, and on which line, so that none is past the right edge."""
+    """Where each kind's entry begins, and on which line, so that none is past the right edge."""
     x, line = float(_MARGIN), 0
     for kind in kinds:
         width = 30 + _LETTER * len(_legend_text(kind))

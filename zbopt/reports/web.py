@@ -31,8 +31,8 @@ _MOST_STAGES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageEntry:
-    """Hold a schedule for the page: its name, its violations, and the best known bound (``None``: none is known)."""
+class Entry:
+    """A schedule for the page: its name, what is wrong with it, and the best known bound (``None``: none is known)."""
 
     name: str
     schedule: Schedule
@@ -40,8 +40,8 @@ class PageEntry:
     bound: Bound | None = None
 
 
-def web_page(entries: Sequence[PageEntry]) -> str:
-    """Return the page of ``entries``, all on one time axis, as HTML.
+def web_page(entries: Sequence[Entry]) -> str:
+    """The page of ``entries``, all on one time axis, as HTML.
 
     Raises:
         ValueError: There is nothing to show, or the times have no common unit.
@@ -74,7 +74,7 @@ def web_page(entries: Sequence[PageEntry]) -> str:
     )
 
 
-def _title(entries: Sequence[PageEntry]) -> str:
+def _title(entries: Sequence[Entry]) -> str:
     return f"zbopt: {entries[0].name}" if len(entries) == 1 else f"zbopt: {len(entries)} schedules"
 
 
@@ -93,11 +93,11 @@ def _legend(schedules: Sequence[Schedule]) -> Iterator[str]:
         yield "<li>one line below an op: the second virtual stage of its stage; two: the third; three: later ones</li>"
 
 
-_Explained = tuple[PageEntry, Explanation, Figures]
+_Explained = tuple[Entry, Explanation, Figures]
 
 
 def _comparison(explained: Sequence[_Explained]) -> Iterator[str]:
-    """Yield the figures of all schedules, a table row each."""
+    """The figures of all schedules, a row each."""
     yield '<h2>Side by side</h2><div class="table"><table><thead><tr><th class="text">schedule</th><th>makespan</th>'
     yield "<th>largest stage span</th><th>idle, of stages x makespan</th><th>idle, of stages x span</th>"
     yield '<th>largest peak memory</th><th class="text">valid</th></tr></thead><tbody>'
@@ -114,7 +114,7 @@ def _comparison(explained: Sequence[_Explained]) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _section(number: int, entry: PageEntry, why: Explanation, known: Figures) -> Iterator[str]:
+def _section(number: int, entry: Entry, why: Explanation, known: Figures) -> Iterator[str]:
     instance = entry.schedule.instance
     yield f'<section aria-labelledby="name-{number}"><h2 id="name-{number}">{escape(entry.name)}</h2>'
     yield from _violations(entry)
@@ -130,7 +130,7 @@ def _section(number: int, entry: PageEntry, why: Explanation, known: Figures) ->
     yield "</section>"
 
 
-def _violations(entry: PageEntry) -> Iterator[str]:
+def _violations(entry: Entry) -> Iterator[str]:
     if not entry.violations:
         return
     count = len(entry.violations)
@@ -140,7 +140,7 @@ def _violations(entry: PageEntry) -> Iterator[str]:
     yield "</ul>" + (f"<p>and {count - _MOST_VIOLATIONS} more</p>" if count > _MOST_VIOLATIONS else "")
 
 
-def _rows(entry: PageEntry, why: Explanation, known: Figures) -> Iterator[tuple[str, str]]:
+def _rows(entry: Entry, why: Explanation, known: Figures) -> Iterator[tuple[str, str]]:
     instance = entry.schedule.instance
     yield "pipeline", size_text(instance)
     yield from asked_rows(instance)
@@ -193,7 +193,7 @@ def _ledger(number: int, stages: int) -> Iterator[str]:
 
 
 def _causes(why: Explanation, known: Figures) -> Iterator[str]:
-    """Yield the idle ticks by stage and cause, each row with its share of the makespan."""
+    """Idle ticks by stage and cause, each row with its share of the makespan."""
     total = why.by_cause()
     causes = [cause for cause in CAUSES if total[cause]]
     by_stage = why.by_stage()

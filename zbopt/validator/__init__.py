@@ -1,4 +1,4 @@
-"""Report every rule that a schedule breaks, by rules written down here a second time, from models/formulation.md alone.
+"""What a schedule gets wrong, told by rules written down here a second time, from models/formulation.md alone.
 
 Imports the two data types and nothing else, so that no helper shared with a solver can be wrong for both.
 """

@@ -9,8 +9,8 @@ from zbopt.problem.instance import COMPUTE, Instance, Kind, MicrobatchTimes
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.validator.circle import circle
 from zbopt.validator.drops import FORBIDDEN, TOO_EARLY, check_drops, drop_needs, drop_times
+from zbopt.validator.held import overlaps
 from zbopt.validator.memory import peak_memory
-from zbopt.validator.occupation import overlaps
 from zbopt.validator.overlap import overlapped_pairs
 from zbopt.validator.routes import routes_of
 from zbopt.validator.transfers import check_transfers, send_times, transfer_time
@@ -67,7 +67,7 @@ class _Check:
         self.stretched: list[tuple[Event, int]] = []
 
     def _ticks(self, times: Instance | MicrobatchTimes) -> dict[Kind, tuple[int | None, ...]]:
-        """Return how long an op or transfer takes, by kind and virtual stage; ``None``: there is none."""
+        """By kind and virtual stage, how long an op or transfer takes; ``None``: there is none."""
         none = (None,) * self.virtual_stages
         ends = [after is None for after in self.routes.after]
         loss = self.instance.loss_ticks
@@ -81,7 +81,7 @@ class _Check:
         }
 
     def _places(self) -> Iterator[tuple[int, int]]:
-        """Yield (virtual stage, place) of everything that some microbatch passes, over all iterations."""
+        """(virtual stage, place) of everything that some microbatch passes, over all iterations."""
         for row in range(self.instance.iterations * self.virtual_stages):
             v = row % self.virtual_stages
             for microbatch in self.routes.passing[v]:
@@ -225,7 +225,7 @@ class _Check:
         return "the first virtual stage has no B"
 
     def _runs_split(self, place: int) -> bool:
-        """Tell whether F, B and W are there and no BW: the commonest case, where nothing is missing."""
+        """F, B and W are there and no BW: the commonest case, in which nothing is missing or to be chosen."""
         forwards, backwards, weights, fuseds = (self.at[kind] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
         return (
             forwards[place] is not None
@@ -235,7 +235,7 @@ class _Check:
         )
 
     def _choose_backward(self, place: int) -> None:
-        """Report a backward that is both split and fused. A whole pair of B and W then counts, else BW."""
+        """A backward is split or fused, not both: of the two, a whole pair of B and W counts, else BW."""
         fused = self.at[Kind.BW][place]
         split = [kind for kind in (Kind.B, Kind.W) if self.at[kind][place] is not None]
         if fused is None or not split:
@@ -301,7 +301,7 @@ class _Check:
                 self._report(Code.DEPENDENCY_VIOLATION, f"{message} from {name_of(awaited)}")
 
     def _needs(self) -> Iterator[_Need]:
-        """Yield everything that each task of a microbatch waits for."""
+        """Everything that each task of a microbatch waits for."""
         for v, place in self._places():
             yield from self._forward_needs(v, place)
             yield from self._backward_needs(v, place)
@@ -351,13 +351,13 @@ class _Check:
                 self._report(Code.WRONG_DURATION, message)
 
     def _overlaps(self, stage: int, row: Sequence[Event]) -> None:
-        """Report each event that starts while another runs on its stage."""
+        """Each event that starts while another runs."""
         for longest, event in overlaps(row):
             message = f"stage {stage}: {name_of(event)} starts at {shown(event.start)}, {name_of(longest)} runs from"
             self._report(Code.STAGE_OVERLAP, f"{message} {shown(longest.start)} to {shown(longest.end)}")
 
     def _makespan(self) -> int:
-        """Return the time from the first start, or from 0 where the times of inputs are given, to the last end."""
+        """From the first start to the last end; where the times of inputs are given, from the first of these, 0."""
         events = [*self.beside, *(event for row in self.rows for event in row)]
         if not events:
             return 0
@@ -367,7 +367,7 @@ class _Check:
     # Whether the orders wait for themselves.
 
     def _cycle(self, update: Update) -> None:
-        """Report ops that wait for each other. Where nothing starts too early, every wait points back in time."""
+        """Only where something starts before what it waits for: otherwise every wait points back in time."""
         if not any(v.code in _BACK_IN_TIME for v in self.violations):
             return
         needs = [(event, awaited) for event, awaited, *_ in self._needs() if awaited is not None]

@@ -1,4 +1,4 @@
-"""Find ops whose orders make them wait for each other in a circle: no times mend that."""
+"""Whether the orders of a schedule wait for themselves: no times mend that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zbopt.validator.verdict import name_of
 
 
 def circle(update: Update, needs: Iterable[tuple[Event, Event]], rows: Sequence[Sequence[Event]]) -> str | None:
-    """Return a sentence that names ops that wait for each other in a circle; ``None``: there are none.
+    """A sentence that names ops that wait for each other in a circle; ``None``: there is none.
 
     Args:
         update: All events that stand for a task.
@@ -33,7 +33,7 @@ def circle(update: Update, needs: Iterable[tuple[Event, Event]], rows: Sequence[
 def _waits(
     update: Update, needs: Iterable[tuple[Event, Event]], rows: Sequence[Sequence[Event]]
 ) -> tuple[dict[int, str], dict[int, list[int]]]:
-    """Hold the names of the tasks and what each waits for, by the event's address; negative numbers join gradients."""
+    """Names of the tasks, and what each waits for, by the event's address; negative numbers join gradients."""
     slots = (*update.at.values(), update.steps, update.reductions)
     counted = [event for row in slots for event in row if event is not None]
     names = {id(event): name_of(event) for event in counted}
@@ -52,7 +52,7 @@ def _waits(
 
 
 def _join(update: Update, waits: dict[int, list[int]]) -> None:
-    """Let O wait for a node that waits for its gradients: one node for all stages at a global barrier."""
+    """O waits for a node that waits for its gradients: one for all stages at a global barrier."""
     instance = update.instance
     for place, step in enumerate(update.steps):
         if step is None:

@@ -1,4 +1,4 @@
-"""Check activations that are dropped after their F and brought back before their backward: which ops, and when."""
+"""Activations that are dropped after their F and brought back before their backward: what has to be there, and when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from zbopt.problem.instance import Drop, Instance, Kind, MicrobatchTimes
 from zbopt.problem.schedule import Event
-from zbopt.validator.occupation import overlaps
+from zbopt.validator.held import overlaps
 from zbopt.validator.verdict import Code, name_of, shown
 
 At = Mapping[Kind, Sequence[Event | None]]
@@ -28,7 +28,7 @@ TOO_EARLY = (
 
 
 def drop_times(instance: Instance, times_of: Instance | MicrobatchTimes) -> dict[Kind, tuple[int | None, ...]]:
-    """Return the ticks of R, OUT and IN by virtual stage; ``None`` where there must not be one."""
+    """Ticks of R, OUT and IN by virtual stage; ``None`` where there must not be one."""
     rows = {
         Kind.R: (instance.recompute, times_of.recompute_ticks),
         Kind.OUT: (instance.offload, instance.offload_ticks),
@@ -74,7 +74,7 @@ def _check_place(forward: Event, recompute: Drop, offload: Drop, place: int, at:
 
 
 def drop_needs(instance: Instance, at: At) -> Iterator[tuple[Event, Event | None, Code]]:
-    """Yield (event, what it waits for, the rule): R and OUT for F, IN for OUT, and the gradient op for R and IN."""
+    """(event, what it waits for, the rule): R and OUT for F, IN for OUT, and what takes the gradient for R and IN."""
     if instance.recompute is None and instance.offload is None:
         return
     for place, forward in enumerate(at[Kind.F]):
@@ -95,7 +95,7 @@ def drop_needs(instance: Instance, at: At) -> Iterator[tuple[Event, Event | None
 
 
 def _check_host_links(instance: Instance, at: At, report: Report) -> None:
-    """Report each OUT or IN that starts while another one has its link to the host."""
+    """One OUT or IN at a time on each link to the host."""
     rows: dict[int, list[Event]] = {}
     for kind in (Kind.OUT, Kind.IN):
         for place, event in enumerate(at[kind]):
@@ -109,7 +109,7 @@ def _check_host_links(instance: Instance, at: At, report: Report) -> None:
 
 
 def _lone_weight(instance: Instance, at: At, place: int) -> Event | None:
-    """Return the W that takes the gradient itself, where a virtual stage has no B."""
+    """The W that takes the gradient itself, where a virtual stage has no B."""
     backward = instance.backward_ticks
     has_none = backward is not None and backward[place // instance.microbatches % len(backward)] is None
     return at[Kind.W][place] if has_none else None

@@ -18,7 +18,7 @@ _NOTHING = Fraction(0)
 
 
 def peak_memory(instance: Instance, routes: Routes, at: At, report: Report) -> tuple[Fraction, ...]:
-    """Return the peak of each stage, and report each interval in which a stage is above its cap."""
+    """Peak of each stage; reports each interval in which one is above its cap."""
     sizes = [_sizes(instance, v, routes.before[v]) for v in range(instance.virtual_stages)]
     static = [_static(instance, stage, routes) for stage in range(instance.stages)]
     amounts = [amount for size in sizes for amount in size] + static
@@ -39,7 +39,7 @@ _Number = TypeVar("_Number", Fraction, int)
 
 
 class _Sizes(NamedTuple, Generic[_Number]):
-    """Hold the amounts of one microbatch on a virtual stage, by the op that takes and the op that frees them."""
+    """What one microbatch holds on a virtual stage, by what takes and what frees it."""
 
     activation: _Number
     until_w: _Number
@@ -66,12 +66,12 @@ def _sizes(instance: Instance, v: int, before: int | None) -> _Sizes[Fraction]:
 
 
 def _lone(instance: Instance, v: int) -> bool:
-    """Tell whether W takes the gradient itself, since the virtual stage has no B."""
+    """A W takes the gradient itself, since the virtual stage has no B."""
     return instance.backward_ticks is not None and instance.backward_ticks[v] is None
 
 
 def _static(instance: Instance, stage: int, routes: Routes) -> Fraction:
-    """Return the memory that a stage holds through the whole step."""
+    """What a stage holds through the whole step."""
     fields = (instance.parameters, instance.gradients, instance.optimizer_state, instance.workspace, instance.reserve)
     held = sum((amounts[stage] for amounts in fields if amounts is not None), _NOTHING)
     buffers = instance.receive_buffers

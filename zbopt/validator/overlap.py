@@ -9,7 +9,7 @@ from zbopt.problem.schedule import Event
 
 
 def overlapped_pairs(instance: Instance, row: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
-    """Yield the pairs among a stage's events; each F and each BW is in one at most."""
+    """The pairs of a stage's events; each F and each BW is in one at most."""
     times = instance.overlapped_ticks
     if times is None:
         return

@@ -8,7 +8,7 @@ from zbopt.problem.instance import Instance
 
 
 class Routes(NamedTuple):
-    """Hold, by virtual stage, the one before and after it on its route, and the microbatches that pass it."""
+    """By virtual stage: the one before and the one after on its route, and the microbatches that pass it."""
 
     before: list[int | None]
     after: list[int | None]
@@ -16,7 +16,7 @@ class Routes(NamedTuple):
 
 
 def routes_of(instance: Instance) -> Routes:
-    """Return the routes of ``instance``; without any, all microbatches pass all virtual stages."""
+    """The routes of ``instance``; without any, all microbatches pass all virtual stages."""
     count, every = instance.virtual_stages, range(instance.microbatches)
     if instance.routes is None:
         return Routes([None, *range(count - 1)], [*range(1, count), None], [every] * count)

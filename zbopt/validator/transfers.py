@@ -1,4 +1,4 @@
-"""Check transfers between stages as events: their length, that one at a time has its link, and that none overtakes."""
+"""Transfers between stages as events: what each takes, that one at a time has its link, and that none overtakes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from zbopt.problem.instance import COMPUTE, Communication, Instance, Kind, ReductionOccupies, TransferOccupies
 from zbopt.problem.schedule import Event
 from zbopt.validator.drops import At, Report
-from zbopt.validator.occupation import Occupation, overlaps, whole
+from zbopt.validator.held import Held, overlaps, whole
 from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, name_of, shown
 
 
 def transfer_time(instance: Instance, giver: int, taker: int) -> int:
-    """Return the ticks of a transfer between two neighbours on the route; ``None`` past its ends and on one stage."""
+    """Ticks of a transfer between two neighbours on the route; past its ends, and on one stage, there is none."""
     count = len(instance.stage_of)
     if not (0 <= giver < count and 0 <= taker < count) or instance.stage_of[giver] == instance.stage_of[taker]:
         return 0
@@ -34,7 +34,7 @@ def transfer_time(instance: Instance, giver: int, taker: int) -> int:
 
 
 def send_times(instance: Instance, routes: Routes) -> dict[Kind, tuple[int | None, ...]]:
-    """Return the ticks of both transfers that a virtual stage may send; ``None`` where there must not be one."""
+    """Ticks of both transfers that a virtual stage may send; ``None`` where there must not be one."""
     stage_of = instance.stage_of
 
     def time(v: int, to: int | None) -> int | None:
@@ -82,7 +82,7 @@ def check_transfers(
 
 
 def _channels(instance: Instance, routes: Routes, at: At) -> dict[tuple[int, int], list[Event]]:
-    """Group transfers by the stages between which they go."""
+    """Transfers by the stages between which they go."""
     found: dict[tuple[int, int], list[Event]] = defaultdict(list)
     for kind, receiver in ((Kind.SEND_F, routes.after), (Kind.SEND_B, routes.before)):
         for event in at[kind]:
@@ -95,9 +95,9 @@ def _channels(instance: Instance, routes: Routes, at: At) -> dict[tuple[int, int
 
 def _ports(
     instance: Instance, at: At, channels: dict[tuple[int, int], list[Event]], reductions: Sequence[Event | None]
-) -> list[list[Occupation]]:
-    """Return what occupies each stage's port: transfers, collectives inside ops, and reductions on ports."""
-    rows: list[list[Occupation]] = [[] for _ in range(instance.stages)]
+) -> list[list[Held]]:
+    """What has each stage's port: transfers of both directions, collectives inside ops, reductions where so asked."""
+    rows: list[list[Held]] = [[] for _ in range(instance.stages)]
     for ends, sends in channels.items():
         for stage in ends:
             rows[stage] += whole(sends)
@@ -105,7 +105,7 @@ def _ports(
         for event in at[inside.kind]:
             if event is not None and event.virtual_stage is not None:
                 start = event.start + inside.start
-                rows[instance.stage_of[event.virtual_stage]].append(Occupation(start, start + inside.ticks, event))
+                rows[instance.stage_of[event.virtual_stage]].append(Held(start, start + inside.ticks, event))
     if instance.reduction_occupies is ReductionOccupies.PORT:
         for event in reductions:
             if event is not None and event.virtual_stage is not None:
@@ -113,7 +113,7 @@ def _ports(
     return rows
 
 
-def _one_at_a_time(what: str, row: Iterable[Occupation], code: Code, report: Report) -> None:
+def _one_at_a_time(what: str, row: Iterable[Held], code: Code, report: Report) -> None:
     for first, second in overlaps(row):
         message = f"{what}: {name_of(second.event)} has it from {shown(second.start)}, {name_of(first.event)} until"
         report(code, f"{message} {shown(first.end)}")
@@ -122,7 +122,7 @@ def _one_at_a_time(what: str, row: Iterable[Occupation], code: Code, report: Rep
 def _compute_is_held(
     rows: Sequence[Sequence[Event]], channels: dict[tuple[int, int], list[Event]], report: Report
 ) -> None:
-    """Report a blocking transfer that runs beside an op, or another transfer, of either of its stages."""
+    """A blocking transfer and any op, or other transfer, of either of its stages."""
     for stage, row in enumerate(rows):
         sends = [e for ends, between in channels.items() if stage in ends for e in between]
         for first, second in overlaps(whole([*row, *sends])):
@@ -134,13 +134,13 @@ def _compute_is_held(
 
 
 def produced(instance: Instance, at: At, send: Event) -> Event | None:
-    """Return the op whose output a transfer carries; ``None``: it is not there."""
+    """The op whose output a transfer carries; ``None``: it is not there."""
     place = place_of(instance, send)
     return at[Kind.F][place] if send.kind is Kind.SEND_F else at[Kind.BW][place] or at[Kind.B][place]
 
 
 def place_of(instance: Instance, event: Event) -> int:
-    """Return the place of a microbatch's task: virtual stages of all iterations in turn, microbatches within each."""
+    """Place of a microbatch's task: virtual stages of all iterations one after another, microbatches within each."""
     row = event.iteration * len(instance.stage_of) + (event.virtual_stage or 0)
     return row * instance.microbatches + (event.microbatch or 0)
 

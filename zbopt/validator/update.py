@@ -1,4 +1,4 @@
-"""Check what surrounds the microbatches: inputs, reductions, optimizer steps, the boundary between iterations."""
+"""What surrounds the microbatches: inputs, reductions, optimizer steps, the boundary between iterations."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from zbopt.problem.instance import Barrier, Instance, Kind, ReductionOccupies
 from zbopt.problem.schedule import Event
 from zbopt.validator.drops import At, Report
-from zbopt.validator.occupation import Occupation, overlaps
+from zbopt.validator.held import Held, overlaps
 from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, name_of, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Hold the events of all iterations: ``at`` by place, reductions by virtual stage, steps by stage."""
+    """The events of all iterations: ``at`` by place, reductions by virtual stage, steps by stage."""
 
     instance: Instance
     routes: Routes
@@ -39,7 +39,7 @@ class Update:
                 self.report(Code.ITERATION_OVERLAP, f"{message} ends at {shown(step.end)}")
 
     def _inputs(self) -> None:
-        """Report each first F that starts before its input is ready, at the time that the instance gives."""
+        """An input is ready at the time given, on the first virtual stage."""
         ready = self.instance.input_ready_ticks
         if ready is None:
             return
@@ -74,15 +74,15 @@ class Update:
         self._one_reduction_at_a_time()
 
     def _one_reduction_at_a_time(self) -> None:
-        """Report reductions that overlap on the link of a stage or node; ports are checked with the transfers."""
-        instance, rows = self.instance, defaultdict[int, list[Occupation]](list)
+        """On the link of a stage, or of the stages of a node; those on ports are checked there."""
+        instance, rows = self.instance, defaultdict[int, list[Held]](list)
         if instance.reduction_occupies is ReductionOccupies.PORT:
             return
         size = instance.stages_per_node if instance.reduction_occupies is ReductionOccupies.NODE else None
         for event in self.reductions:
             if event is not None and event.virtual_stage is not None:
                 stage = instance.stage_of[event.virtual_stage]
-                rows[stage // (size or 1)].append(Occupation(event.start, event.end, event))
+                rows[stage // (size or 1)].append(Held(event.start, event.end, event))
         for row in rows.values():
             for first, second in overlaps(row):
                 message = (
@@ -91,13 +91,13 @@ class Update:
                 self.report(Code.REDUCTION_OVERLAP, f"{message} until {shown(first.end)}")
 
     def weights(self, row: int) -> list[Event | None]:
-        """Return W or BW of each microbatch of a virtual stage in an iteration; ``None`` where there is none."""
+        """W or BW of each microbatch of a virtual stage in an iteration; ``None`` where there is none."""
         passing = self.routes.passing[row % self.instance.virtual_stages]
         places = (row * self.instance.microbatches + microbatch for microbatch in passing)
         return [self.at[Kind.BW][place] or self.at[Kind.W][place] for place in places]
 
     def gradients(self, iteration: int, stage: int) -> list[Event | None]:
-        """Return what the O of ``stage`` waits for, reductions or W and BW: its own, or those of all stages."""
+        """What the optimizer step of a stage waits for: its reductions, or its W and BW; a global barrier's are all."""
         instance, found = self.instance, []
         for v, held_by in enumerate(instance.stage_of):
             if instance.barrier is Barrier.GLOBAL or held_by == stage:
@@ -131,7 +131,7 @@ class Update:
                 self.report(Code.OPTIMIZER_BEFORE_GRADIENT, message + joined)
 
     def boundary(self) -> Iterator[tuple[Event, Event]]:
-        """Yield (F, O of its stage in the iteration before), over all iterations."""
+        """(F, O of its stage in the iteration before), over all iterations."""
         instance = self.instance
         if instance.optimizer_ticks is None:
             return

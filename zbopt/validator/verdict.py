@@ -1,4 +1,4 @@
-"""The verdict of the validator: codes, violations, and the figures that it counts itself."""
+"""What the validator says: codes, violations, and the figures that it counts itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zbopt.problem.schedule import Event
 
 
 class Code(StrEnum):
-    """Name each rule that a schedule can break. The names are stable."""
+    """Stable names of what a schedule can get wrong."""
 
     DUPLICATE_TASK = "duplicate_task"
     MISSING_TASK = "missing_task"
@@ -49,7 +49,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Describe one broken rule; ``message`` names the event, the value and the limit."""
+    """One broken rule; ``message`` names the event, the value and the limit."""
 
     code: Code
     message: str
@@ -60,7 +60,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Hold every violation of a schedule, and its figures as the validator counts them.
+    """Every violation of a schedule, and its figures as the validator counts them.
 
     Times in ticks, memory in the instance's unit, tuples by stage. Events on stages that do not exist count for
     nothing. An activation is unfinished where its F runs and its backward does not, or not wholly.
@@ -74,17 +74,17 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Return whether no rule is broken."""
+        """Nothing is violated."""
         return not self.violations
 
 
 def name_of(event: Event) -> str:
-    """Return an event's name in the form of ``Event.id``, for any numbers."""
+    """As ``Event.id``, but for any numbers."""
     virtual = "" if event.virtual_stage is None else f"/v{shown(event.virtual_stage)}"
     micro = "" if event.microbatch is None else f"/mb{shown(event.microbatch)}"
     return f"it{shown(event.iteration)}/s{shown(event.stage)}{virtual}{micro}/{event.kind.value}"
 
 
 def shown(number: int) -> str:
-    """Return a number as text; Python refuses to write out very long ones."""
+    """A number as text; Python refuses to write out very long ones."""
     return str(number) if number.bit_length() <= 128 else f"{'-' if number < 0 else ''}2^{number.bit_length() - 1}.."

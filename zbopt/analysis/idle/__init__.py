@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import attrgetter
 
-from zbopt.analysis.idle.intervals import Avoidable, Cause, Idle, Window
+from zbopt.analysis.idle.idle import Avoidable, Cause, Idle, Window
 from zbopt.analysis.idle.measured import Measured, measured
 from zbopt.analysis.idle.room import Room
 from zbopt.analysis.idle.waits import Waits
@@ -24,7 +24,7 @@ __all__ = ["Avoidable", "Cause", "Explanation", "Idle", "Measured", "Window", "e
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Hold the critical path, and every idle interval by start and stage. Intervals of a gap with several causes touch.
+    """The critical path, and every idle interval by start and stage. Intervals of a gap with several causes touch.
 
     The path is that of what the objective measures, ``measured``: it ends there, and goes back to where that begins.
     """
@@ -36,36 +36,36 @@ class Explanation:
     _gaps: _Gaps = field(repr=False, compare=False)
 
     def by_cause(self) -> Mapping[Cause, int]:
-        """Return the idle ticks of all stages together, by cause; every cause is there."""
+        """Idle ticks of all stages together, by cause; every cause is there."""
         return _sums(self.idle)
 
     def by_stage(self) -> tuple[Mapping[Cause, int], ...]:
-        """Return the idle ticks of each stage, by cause; every cause is there."""
+        """The same for each stage."""
         rows: list[list[Idle]] = [[] for _ in range(self.schedule.instance.stages)]
         for idle in self.idle:
             rows[idle.stage].append(idle)
         return tuple(map(_sums, rows))
 
     def whole(self) -> Window:
-        """Return the window of the whole schedule: from the first start, or the first input, to the last end."""
+        """The whole schedule: from the first start, or the first input, to the last end of all events."""
         return self.window(self._gaps.begin, self._gaps.end)
 
     def steady(self) -> Window | None:
-        """Return the window from when every stage has begun until the first one has ended; ``None``: there is none."""
+        """From when every stage has begun until the first one has ended; ``None`` where there is no such time."""
         rows = [row for row in self._gaps.rows if row]
         begin = max((row[0].start for row in rows), default=0)
         end = min((max(e.end for e in row) for row in rows), default=0)
         return self.window(begin, end) if begin < end else None
 
     def window(self, begin: int, end: int) -> Window:
-        """Return the idle time that lies from tick ``begin`` to tick ``end``, by cause."""
+        """What of the idle time lies from tick ``begin`` to tick ``end``."""
         sums = dict.fromkeys(Cause, 0)
         for idle in self.idle:
             sums[idle.cause] += max(0, min(idle.end, end) - max(idle.start, begin))
         return Window(begin, end, self.schedule.instance.stages, sums)
 
     def avoidable(self) -> Avoidable | None:
-        """Return the first idle interval, by start and stage, that a better order could use; ``None``: there is none.
+        """The first idle interval, by start and stage, that a better order could use; ``None``: there is none.
 
         An interval can be used where
 
@@ -80,7 +80,7 @@ class Explanation:
         return next(self.all_avoidable(), None)
 
     def all_avoidable(self) -> Iterator[Avoidable]:
-        """Yield every idle interval that a better order could use, by start and stage; see ``avoidable``."""
+        """Every such interval, in the same order."""
         skipped = {Cause.DRAIN, Cause.BARRIER, Cause.HELD}
         if self.schedule.instance.objective is not Objective.MAKESPAN:
             skipped.add(Cause.FILL)
@@ -91,7 +91,7 @@ class Explanation:
 
 
 def explain(schedule: Schedule) -> Explanation:
-    """Explain why ``schedule`` takes as long as it does.
+    """Why ``schedule`` takes as long as it does.
 
     The schedule should be valid. In one that is not, an input that is missing counts as there.
     """
@@ -110,7 +110,7 @@ def _sums(intervals: Sequence[Idle]) -> Mapping[Cause, int]:
 
 
 class _Gaps:
-    """Find the idle intervals of a schedule, and what could use them."""
+    """The idle intervals of a schedule, and what could use them."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.instance = schedule.instance
@@ -123,7 +123,7 @@ class _Gaps:
                 classes.setdefault((e.kind, e.virtual_stage), []).append(i)
 
     def gaps(self) -> Iterator[Idle]:
-        """Yield the idle intervals of all stages, each with its cause."""
+        """Idle intervals of all stages, each with its cause."""
         for stage, row in enumerate(self.rows):
             free = self.begin
             for i, e in enumerate(row):
@@ -137,7 +137,7 @@ class _Gaps:
         yield Idle(e.stage, start, e.start, Cause.FILL, e, self.waits.last_input(e)[1])
 
     def _held(self, idle: Iterator[Idle]) -> Iterator[Idle]:
-        """Yield the intervals of a gap, cut where a blocking transfer holds the stage."""
+        """The same intervals, cut where a transfer holds the stage."""
         for found in idle:
             start, held = found.start, self.waits.held[found.stage]
             first = max(0, bisect_right(held, start, key=attrgetter("start")) - 1)
@@ -154,7 +154,7 @@ class _Gaps:
                 yield replace(found, start=start)
 
     def _between(self, start: int, e: Event, i: int) -> Iterator[Idle]:
-        """Yield the gap before the op at ``i``, cut where its cause changes."""
+        """The gap before the op at ``i``, cut where its cause changes."""
         arrival, producer = self.waits.last_input(e)
         computed = arrival if producer is None else min(arrival, producer.end)
         before = Cause.INPUT if producer is None else Cause.BARRIER if e.kind is Kind.O else Cause.DEPENDENCY
@@ -182,7 +182,7 @@ class _Gaps:
             start = max(start, stop)
 
     def _blocked(self, stage: int, time: int, i: int) -> tuple[int | None, Event | None]:
-        """Return when the next F has its input but no room (``None``: it has room), and what gives memory back."""
+        """From when the stage's next F has its input but no room, ``None``: it has room; and what gives memory back."""
         row = self.rows[stage]
         following = (self._next(stage, key, i) for key in self.classes[stage] if key[0] is Kind.F)
         forwards = [j for j in following if j is not None]
@@ -197,7 +197,7 @@ class _Gaps:
         return places[j] if j < len(places) else None
 
     def use_of(self, idle: Idle) -> Avoidable | None:
-        """Return what a better order could do with ``idle``; ``None``: nothing."""
+        """What a better order could do with ``idle``."""
         if idle.before is None:
             return None
         i = self.position[id(idle.before)]
@@ -214,7 +214,7 @@ class _Gaps:
         return Avoidable(idle, giver, max(idle.start, idle.end - saved), by_split=True) if giver and saved > 0 else None
 
     def _saved_by_split(self, e: Event) -> int:
-        """Return by how many ticks the gradient of ``e`` would come earlier if it ran as B and W; 0 where it cannot."""
+        """Ticks by which the gradient of ``e`` would be there earlier if it ran as B and W; 0 where it cannot."""
         if e.kind is not Kind.BW or e.virtual_stage is None or e.microbatch is None:
             return 0
         alone = self.instance.ticks_of(e.virtual_stage, e.microbatch).backward

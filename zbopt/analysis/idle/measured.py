@@ -1,4 +1,4 @@
-"""The part of a schedule that its objective measures, and the event that ends it."""
+"""Which part of a schedule its objective measures, and the event that the measured time ends with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zbopt.problem.schedule import Event
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Hold the measured time, ``begin`` to ``end`` on ``stage`` (``None``: all), and the event ``last`` that ends it.
+    """From ``begin`` to ``end``, on ``stage`` (``None``: all stages), which ``last`` ends; a period by starting.
 
     ``last`` is ``None`` where there are no events.
     """
@@ -26,7 +26,7 @@ class Measured:
 
 
 def measured(waits: Waits) -> Measured:
-    """Return what the objective measures: of stages, or iterations, that take equally long, the first."""
+    """What the objective measures: of stages, or iterations, that take equally long, the first."""
     rows = [row for row in waits.rows if row]
     objective = waits.instance.objective
     if objective is Objective.PERIOD:
@@ -43,7 +43,7 @@ def measured(waits: Waits) -> Measured:
 
 
 def _first_ops(row: Sequence[Event]) -> list[Event]:
-    """Return the op that each iteration begins with on a stage."""
+    """The op that each iteration begins with on a stage."""
     firsts: dict[int, Event] = {}
     for e in row:
         firsts.setdefault(e.iteration, e)

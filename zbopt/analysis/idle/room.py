@@ -1,4 +1,4 @@
-"""The room that a stage's memory has for one more forward."""
+"""Whether the memory of a stage has room for one more forward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zbopt.problem.schedule import Event
 
 
 class Room:
-    """Hold the live memory of one stage over time, beside its cap."""
+    """Live memory of one stage over time, beside its cap."""
 
     def __init__(self, instance: Instance, stage: int, row: Sequence[Event]) -> None:
         self.cap = None if instance.memory_cap is None else instance.memory_cap[stage]
@@ -23,7 +23,7 @@ class Room:
         self.amounts = [amount for _, amount in curve]
 
     def fits(self, forward: Event, start: int, end: int) -> bool:
-        """Return whether the cap has room for all that ``forward`` takes from ``start`` until just before ``end``."""
+        """Whether the cap has room for all that ``forward`` takes from ``start`` until just before ``end``."""
         v = forward.virtual_stage
         if self.cap is None or v is None or not 0 <= v < len(self.taken):
             return True

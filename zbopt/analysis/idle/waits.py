@@ -1,4 +1,4 @@
-"""The waits of each event of a schedule, read off the events, and the chain of waits that ends the schedule."""
+"""What each event of a schedule waits for, as the events say, and the chain of waits that ends it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Name = tuple[int, Kind, int | None, int | None, int | None]
 
 
 class Waits:
-    """Hold the events by stage and by name, and find what each of them waits for.
+    """The events by stage and by name, and what each of them waits for.
 
     Attributes:
         rows: Ops of each stage's compute in order of start.
@@ -55,11 +55,11 @@ class Waits:
         return [sorted(events, key=_start) for events in held]
 
     def find(self, like: Event, kind: Kind, virtual_stage: int | None, microbatch: int | None) -> Event | None:
-        """Return the event of a kind in the iteration of another one; ``None``: it is not there."""
+        """The event of a kind in the iteration of another one; ``None``: it is not there."""
         return self.at.get((like.iteration, kind, virtual_stage, microbatch, None))
 
     def inputs(self, e: Event) -> list[tuple[int, Event]]:
-        """Return (arrival, producer) of everything that an op needs."""
+        """(arrival, producer) of everything that an op needs."""
         instance = self.instance
         if e.kind is Kind.O:
             own = instance.barrier is not Barrier.GLOBAL
@@ -79,12 +79,12 @@ class Waits:
         return [*self._reloaded(e), *self._from(e, v, Kind.R), *made]
 
     def _updated(self, forward: Event) -> list[tuple[int, Event]]:
-        """Return the optimizer step of the iteration before."""
+        """The optimizer step of the iteration before."""
         step = self.at.get((forward.iteration - 1, Kind.O, None, None, forward.stage))
         return [] if step is None else [(step.end, step)]
 
     def _reloaded(self, e: Event) -> list[tuple[int, Event]]:
-        """Return the end of the IN that ``e`` waits for, and the F whose activation it brings back."""
+        """The end of the IN that ``e`` waits for, and the F whose activation it brings back."""
         back = self.find(e, Kind.IN, e.virtual_stage, e.microbatch)
         forward = self.find(e, Kind.F, e.virtual_stage, e.microbatch)
         return [] if back is None or forward is None else [(back.end, forward)]
@@ -94,7 +94,7 @@ class Waits:
         return [(self._arrival(p, e), p) for p in found if p is not None]
 
     def _arrival(self, producer: Event, taker: Event) -> int:
-        """Return when the output of one op is at the other: after the transfer or reduction between, event or lag."""
+        """When what one op made is at the other: after the transfer or reduction between, an event or a lag."""
         carrier = self.carrier(producer, taker)
         if carrier is not None:
             return max(producer.end, carrier.end)
@@ -103,7 +103,7 @@ class Waits:
         return producer.end + self.instance.lag_ticks(producer.virtual_stage, taker.virtual_stage)
 
     def carrier(self, producer: Event, taker: Event) -> Event | None:
-        """Return the event that brings the output of one op to the other; ``None``: there is none between them."""
+        """The event that brings what one op made to the other; ``None``: there is none between them."""
         v, j = producer.virtual_stage, producer.microbatch
         if taker.kind is Kind.O:
             return self.find(producer, Kind.G, v, None)
@@ -114,13 +114,13 @@ class Waits:
         return self.find(producer, Kind.SEND_F if producer.kind is Kind.F else Kind.SEND_B, v, j)
 
     def last_input(self, e: Event) -> tuple[int, Event | None]:
-        """Return (arrival, producer) of the input that comes last; without a producer, of the microbatch's data."""
+        """(arrival, producer) of the input that comes last; without a producer, of the microbatch's data."""
         arrival, producer = max(self.inputs(e), key=lambda pair: pair[0], default=(self.begin, None))
         ready = self._ready(e)
         return (ready, None) if ready > arrival else (arrival, producer)
 
     def _ready(self, e: Event) -> int:
-        """Return when the data of a microbatch are there, which its first F takes; for all other ops the beginning."""
+        """When the data of a microbatch are there, which its first F takes; the beginning for all other ops."""
         times, v, j = self.instance.input_ready_ticks, e.virtual_stage, e.microbatch
         if times is None or e.kind is not Kind.F or v is None or j is None:
             return self.begin
@@ -130,7 +130,7 @@ class Waits:
         return times[number] if 0 <= number < len(times) else self.begin
 
     def critical_path(self, last: Event | None, begin: int) -> list[Event]:
-        """Walk back from ``last`` until an event starts at ``begin`` or before, each time to the longest wait.
+        """Back from ``last`` until an event starts at ``begin`` or before: the one before each it waited for longest.
 
         That is its last input, or what brought it, or what had its stage, link or port before it; the input where both
         ended it.
@@ -147,7 +147,7 @@ class Waits:
         return path[::-1]
 
     def _before_op(self, e: Event) -> Iterator[tuple[int, Event]]:
-        """Yield (end, event) of everything that an op may have waited for, its input first."""
+        """(when it was over, what an op may have waited for), its input first."""
         arrival, producer = self.last_input(e)
         if producer is not None:
             carrier = self.carrier(producer, e)
@@ -161,18 +161,18 @@ class Waits:
         yield from self._just_before[id(e)]
 
     def port_free(self, e: Event) -> tuple[int, Event | None]:
-        """Return when the collectives inside an op find their port free, and what had it before; 0 without any."""
+        """From when the collectives inside an op find their port free, and what had it before; 0 without any."""
         if not self.instance.collectives:
             return 0, None
         return max(self._just_before[id(e)], key=lambda pair: pair[0], default=(0, None))
 
     def _before_transfer(self, e: Event) -> Iterator[tuple[int, Event]]:
-        """Yield (end, event) of what a transfer, reduction, OUT or IN waited for: its content, its link or ports."""
+        """The same of a transfer, a reduction, an offload or a reload: its content, and what had its link or ports."""
         yield from ((source.end, source) for source in self._sources(e))
         yield from self._just_before[id(e)]
 
     def _sources(self, e: Event) -> list[Event]:
-        """Return what had to be over before an event beside compute."""
+        """What had to be over before an event beside compute."""
         if e.kind is Kind.G:
             mine = (e.iteration, e.virtual_stage)
             return [g for g in self.gradients if (g.iteration, g.virtual_stage) == mine]
@@ -182,5 +182,5 @@ class Waits:
 
 
 def _name(e: Event) -> _Name:
-    """Return the key of an event; it holds the stage where nothing else names the event."""
+    """What names an event; its stage where nothing else does."""
     return e.iteration, e.kind, e.virtual_stage, e.microbatch, e.stage if e.virtual_stage is None else None

@@ -1,4 +1,4 @@
-"""Find events that use a link, a port or a stage at one time where only one of them may."""
+"""What only one thing at a time may have: who has it, and who starts meanwhile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from zbopt.problem.schedule import Event
 
 
-class Occupation(NamedTuple):
-    """Say that ``event`` occupies a link or a port from ``start`` to ``end``, which may be a part of its time."""
+class Held(NamedTuple):
+    """``event`` holds a link or a port from ``start`` to ``end``, which may be a part of its time."""
 
     start: int
     end: int
@@ -27,13 +27,13 @@ class _Spans(Protocol):
 _T = TypeVar("_T", bound=_Spans)
 
 
-def whole(events: Iterable[Event]) -> list[Occupation]:
-    """Return the occupations of events that last for all of their time."""
-    return [Occupation(e.start, e.end, e) for e in events]
+def whole(events: Iterable[Event]) -> list[Held]:
+    """What events hold for all of their time."""
+    return [Held(e.start, e.end, e) for e in events]
 
 
 def overlaps(row: Iterable[_T]) -> Iterator[tuple[_T, _T]]:
-    """Yield (earlier, later) pairs that overlap, by start. One without length overlaps strictly inside only."""
+    """(what has it, what starts meanwhile), in order of start; what has no length overlaps strictly inside only."""
     longest: _T | None = None
     for held in sorted(row, key=attrgetter("start", "end")):
         if longest is not None and held.start < longest.end:

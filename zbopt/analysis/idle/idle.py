@@ -1,4 +1,4 @@
-"""The causes of idle time, its intervals and windows, and the ops that could use it."""
+"""What is said of idle time: its causes, its intervals, windows of it, and what could use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zbopt.problem.schedule import Event
 
 
 class Cause(StrEnum):
-    """Name the reason for which a stage was idle."""
+    """Why a stage was idle."""
 
     FILL = "fill"
     """Before the stage's first op."""
@@ -37,7 +37,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Say that ``stage`` ran nothing in [start, end), for one cause.
+    """``stage`` ran nothing in [start, end), for one cause.
 
     ``before`` is the op that ran next, ``None`` for ``drain``. ``waits_for`` is the op whose end had to come first: the
     input's producer; for ``memory`` the next op of the stage that gives memory back; ``None`` where there is none.
@@ -52,13 +52,13 @@ class Idle:
 
     @property
     def ticks(self) -> int:
-        """Return the length of the interval, in ticks."""
+        """Length."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Avoidable:
-    """Describe an idle interval that a better order could use, from tick ``usable_from``.
+    """An idle interval that a better order could use, from tick ``usable_from``.
 
     ``op`` ran later on the same stage and could have run here; or, where ``by_split``, it is a BW of another stage
     that would have handed on its gradient earlier as B and W.
@@ -71,13 +71,13 @@ class Avoidable:
 
     @property
     def ticks(self) -> int:
-        """Return how many ticks of the interval could be used."""
+        """Ticks of the interval that could be used."""
         return self.idle.end - self.usable_from
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Hold the idle ticks of ``stages`` stages from tick ``begin`` to ``end``, by cause; shares are of ``total``."""
+    """Idle ticks of ``stages`` stages from tick ``begin`` to ``end``, by cause; ``total`` is what shares are of."""
 
     begin: int
     end: int
@@ -86,14 +86,14 @@ class Window:
 
     @property
     def total(self) -> int:
-        """Return the ticks of all stages in the window, idle or not."""
+        """All ticks of all stages."""
         return (self.end - self.begin) * self.stages
 
     @property
     def idle(self) -> int:
-        """Return the idle ticks of all causes."""
+        """Idle ticks of all causes."""
         return sum(self.by_cause.values())
 
     def share(self, ticks: int) -> float | None:
-        """Return ``ticks`` as a share of the total; ``None`` where that is zero."""
+        """``ticks`` as a share of the total; ``None`` where that is zero."""
         return ticks / self.total if self.total else None

@@ -19,7 +19,7 @@ from zbopt.reports.chart_data import KINDS, chart_data
 from zbopt.reports.figure import draw
 from zbopt.reports.gantt import gantt
 from zbopt.reports.svg import gantt_svg
-from zbopt.reports.web import PageEntry, web_page
+from zbopt.reports.web import Entry, web_page
 from zbopt.validator import validate
 
 
@@ -140,7 +140,7 @@ def test_picture_and_notebook_have_the_same_boxes() -> None:
 
 def test_page() -> None:
     """The page's rows, legend and times are the same; memory changes name OUT and IN themselves."""
-    page = web_page([PageEntry(name="links", schedule=LINKS)])
+    page = web_page([Entry(name="links", schedule=LINKS)])
     data = chart_data(explain(LINKS), figures(LINKS), 1)
     assert data["beside"] == [None, "to 1", "host", "reduce", None, "to 0", "reduce"]
     assert data["rows"] == [0, 3, 4, 6, 7, 10, 11]
