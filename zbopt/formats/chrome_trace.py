@@ -63,8 +63,8 @@ class _Writer:
     def __init__(self, schedule: Schedule) -> None:
         self.instance = schedule.instance
         rows = lanes_of(schedule)
-        self.rows = [row.events for row in rows if row.beside is None]
-        self.rows_beside = [row for row in rows if row.beside is not None]
+        self.rows = [row.events for row in rows if row.resource is None]
+        self.rows_beside = [row for row in rows if row.resource is not None]
         self.given = {id(e) for e in schedule.events}
         self.at = {(e.iteration, e.kind, e.virtual_stage, e.microbatch): e for row in self.rows for e in row}
         self.us = _us_of_tick(self.instance.tick)
@@ -92,7 +92,7 @@ class _Writer:
     def names(self) -> Iterator[dict[str, Any]]:
         beside: dict[int, dict[int, str]] = {}
         for row in self.rows_beside:
-            beside.setdefault(row.stage, {})[self._track(row)] = (row.beside or "").replace("to ", "to stage ")
+            beside.setdefault(row.stage, {})[self._track(row)] = (row.resource or "").replace("to ", "to stage ")
         for giver, taker in () if self.instance.sends else self.links:
             beside.setdefault(giver.stage, {})[1 + taker.stage] = f"to stage {taker.stage}"
         for stage in range(self.instance.stages):
@@ -132,7 +132,7 @@ class _Writer:
 
     def _track(self, row: Lane) -> int:
         """Number of a row's track: those to stages come after compute, then the others."""
-        word, _, number = (row.beside or "").partition(" ")
+        word, _, number = (row.resource or "").partition(" ")
         if word == "to":
             return 1 + int(number)
         return 1 + self.instance.stages + ("send", "port", "host", "reduce").index(word)

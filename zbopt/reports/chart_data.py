@@ -8,7 +8,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from zbopt.analysis.idle import Cause, Explanation
-from zbopt.analysis.lanes import extent, lanes_of, nth_of, seconds_of
+from zbopt.analysis.lanes import extent, lanes_of, local_stage_numbers, overlapped_backwards
 from zbopt.analysis.metrics import Figures, memory_changes
 from zbopt.costs.times import tick_ns
 from zbopt.graph.memory import static_memory
@@ -74,7 +74,7 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
     elsewhere = any(event.stage != row.stage for row in rows for event in row.events)
     first, last = extent(why.schedule)
 
-    upper = {i: second for row in rows for i, second in seconds_of(instance, row).items()}
+    upper = {i: second for row in rows for i, second in overlapped_backwards(instance, row).items()}
     lower = {id(second) for second in upper.values()}
 
     def place(event: Event | None) -> int:
@@ -86,9 +86,9 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
         "to": last * factor,
         "rows": [0, *accumulate(len(row.events) for row in rows[:-1])],
         "stageOf": [row.stage for row in rows],
-        "beside": [row.beside for row in rows],
+        "beside": [row.resource for row in rows],
         "stage": [e.stage for e in events] if elsewhere else None,
-        "nth": nth_of(instance),
+        "nth": local_stage_numbers(instance),
         "kind": [_KIND_NUMBER[e.kind] for e in events],
         "virtual": [-1 if e.virtual_stage is None else e.virtual_stage for e in events],
         "microbatch": [-1 if e.microbatch is None else e.microbatch for e in events],

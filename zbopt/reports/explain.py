@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from zbopt.analysis.idle import Avoidable, Cause, Explanation, Idle, Measured, Window
+from zbopt.analysis.idle import Avoidable, Cause, Explanation, Idle, IdleWindow, Measured
 from zbopt.costs.times import time_text
 from zbopt.problem.instance import Objective
 from zbopt.problem.numbers import counted
@@ -43,7 +43,7 @@ def _measured_text(measured: Measured) -> str:
     return f" of the {what}, on stage {measured.stage} from {measured.begin} to {measured.end}"
 
 
-def _window_text(window: Window, tick: str) -> str:
+def _window_text(window: IdleWindow, tick: str) -> str:
     time = time_text(window.end - window.begin, tick)
     return (
         f"ticks {window.begin} to {window.end}{f' ({time} long)' if time else ''} on "
@@ -52,7 +52,7 @@ def _window_text(window: Window, tick: str) -> str:
     )
 
 
-def _idle_table(whole: Window, steady: Window | None) -> list[str]:
+def _idle_table(whole: IdleWindow, steady: IdleWindow | None) -> list[str]:
     """A row for each cause that there is."""
     causes = [cause for cause in Cause if whole.by_cause[cause]]
     if not causes:
@@ -123,7 +123,7 @@ def explain_record(explained: Explanation) -> Record:
     }
 
 
-def _window_record(window: Window) -> Record:
+def _window_record(window: IdleWindow) -> Record:
     return {
         "begin": window.begin,
         "end": window.end,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zbopt.analysis.lanes import Lane, extent, kinds_of, lanes_of, nth_of, seconds_of
+from zbopt.analysis.lanes import Lane, extent, kinds_of, lanes_of, local_stage_numbers, overlapped_backwards
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.problem.instance import COMPUTE, Instance, Kind
 from zbopt.problem.schedule import Event, Schedule
@@ -94,13 +94,13 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
 def _looks(instance: Instance, rows: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
     """What is to be drawn between two ticks, by how it looks."""
     looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
-    nths = nth_of(instance)
+    nths = local_stage_numbers(instance)
     for number, row in enumerate(rows):
-        seconds = seconds_of(instance, row)
+        seconds = overlapped_backwards(instance, row)
         half = dict.fromkeys(seconds, -1) | {id(second): 1 for second in seconds.values()}
         for event in row.events:
             v = event.virtual_stage
-            known = row.beside is None and v is not None and 0 <= v < len(nths)
+            known = row.resource is None and v is not None and 0 <= v < len(nths)
             if event.end > first and event.start < last and event.end > event.start:
                 side = half.get(id(event), 0)
                 box = _Box(number + side * _BAR / 4, _BAR / 2 if side else _BAR, event)
@@ -179,14 +179,14 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
     yield Patch(facecolor="#ededed", edgecolor="#bbbbbb", linewidth=0.5), "idle"
     if _is_halved(schedule):
         yield Patch(facecolor="none"), "F above BW: both as one op"
-    for lines in range(1, min(max(nth_of(schedule.instance)), _MOST_LINES) + 1):
-        later = " and later" if lines == _MOST_LINES < max(nth_of(schedule.instance)) else ""
+    for lines in range(1, min(max(local_stage_numbers(schedule.instance)), _MOST_LINES) + 1):
+        later = " and later" if lines == _MOST_LINES < max(local_stage_numbers(schedule.instance)) else ""
         name = f"{lines} line{'s' if lines > 1 else ''}: virtual stage {lines + 1}{later} of its stage"
         yield Patch(facecolor="none"), name
 
 
 def _is_halved(schedule: Schedule) -> bool:
-    return any(seconds_of(schedule.instance, row) for row in lanes_of(schedule))
+    return any(overlapped_backwards(schedule.instance, row) for row in lanes_of(schedule))
 
 
 def _columns(names: Sequence[str], width_inches: float) -> int:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zbopt.analysis.lanes import Lane, extent, lanes_of, seconds_of
+from zbopt.analysis.lanes import Lane, extent, lanes_of, overlapped_backwards
 from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Event, Schedule
 
@@ -61,7 +61,7 @@ def grid_of(
     origin, end = window or extent(schedule)
     ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
-    runs = (_runs(row, seconds_of(schedule.instance, row), origin, ticks, columns) for row in rows)
+    runs = (_runs(row, overlapped_backwards(schedule.instance, row), origin, ticks, columns) for row in rows)
     return Grid(columns, origin, ticks, tuple(row.label for row in rows), tuple(runs))
 
 
