@@ -1,4 +1,4 @@
-"""The Gantt chart for papers, by matplotlib (``zbopt[plot]``): colours by kind, microbatch numbers, links below stages.
+"""Gantt chart for papers, by matplotlib (``zbopt[plot]``): colours by kind, microbatch numbers, links below stages.
 
 Kinds differ in lightness too, so that they stay apart without colour. Where a stage holds several virtual stages, the
 ops of its second one have a line along their lower edge, those of the third two, and so on up to three.
@@ -49,7 +49,7 @@ _NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What sets ops apart: their kind, and which of its stage's virtual stages they are of."""
+    """Hold what sets ops apart in the chart: their kind, and which of their stage's virtual stages they are on."""
 
     kind: Kind
     nth: int
@@ -64,7 +64,7 @@ class _Look:
 
 
 class _Box(NamedTuple):
-    """An event in the chart: the height of its middle and its own height, in rows from the first one on."""
+    """Place an event in the chart: the height of its middle and its own height, in lanes from the first one on."""
 
     middle: float
     height: float
@@ -72,7 +72,7 @@ class _Box(NamedTuple):
 
 
 def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) -> Axes:
-    """Draw ``schedule`` on ``ax``: a row a stage and link, stage 0 at the top, time in the unit that reads best.
+    """Draw ``schedule`` on ``ax``: a lane for each stage and link, stage 0 at the top, in the unit that reads best.
 
     Args:
         schedule: What to draw; it need not be valid.
@@ -92,7 +92,7 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
 
 
 def _looks(instance: Instance, rows: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
-    """What is to be drawn between two ticks, by how it looks."""
+    """Return the boxes to draw between two ticks, by how they look."""
     looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
     nths = local_stage_numbers(instance)
     for number, row in enumerate(rows):
@@ -128,7 +128,7 @@ def _bars(ax: Axes, looks: dict[_Look, list[_Box]]) -> None:
 
 
 def _points_a_unit(ax: Axes) -> tuple[float, float]:
-    """Points that a tick is long and a row is high, at the present size of ``ax``."""
+    """Return how many points a tick is long and a lane is high, at the present size of ``ax``."""
     box = ax.get_window_extent()
     (first, last), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     points = 72 / ax.figure.dpi
@@ -136,7 +136,7 @@ def _points_a_unit(ax: Axes) -> tuple[float, float]:
 
 
 def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) -> None:
-    """A number on every op on which the longest fits, all of one size: the largest at which they do.
+    """Draw a number on every op that has room for the longest one, all in one size: the largest that fits.
 
     Of ops of one length all have their number, or none: 0 to 9 without 10 would look like ops without one.
     """
@@ -171,7 +171,7 @@ def _axes(ax: Axes, instance: Instance, rows: Sequence[Lane], first: int, last: 
 
 
 def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
-    """A patch and its name for each kind, and for each further virtual stage of a stage, that ``schedule`` has."""
+    """Yield a patch and its name for each kind, and for each further virtual stage of a stage, in ``schedule``."""
     from matplotlib.patches import Patch
 
     for kind in kinds_of(lanes_of(schedule)):
@@ -190,7 +190,7 @@ def _is_halved(schedule: Schedule) -> bool:
 
 
 def _columns(names: Sequence[str], width_inches: float) -> int:
-    """Most columns in which a legend with ``names``, line by line, is not wider than ``width_inches``."""
+    """Return the most columns in which a legend with ``names``, line by line, is not wider than ``width_inches``."""
     for columns in range(len(names), 1, -1):
         wide = sum(max(map(len, names[c::columns])) * 0.062 + 0.42 for c in range(columns))
         if wide <= width_inches:
@@ -220,7 +220,7 @@ def save_figure(
 
 
 def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_inches: float = 7.2) -> Figure:
-    """The chart with its legend below it, as high as the stages need."""
+    """Return the chart with its legend below it, as high as the stages need."""
     from matplotlib.figure import Figure
 
     entries = list(legend_entries(schedule))
