@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from time import process_time
 
 import pytest
 
 from zbopt.analysis.idle import Cause, explain
 from zbopt.analysis.metrics import figures
+from zbopt.formats.event_list import event_list_from_document
 from zbopt.heuristics import HEURISTICS
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Event, Provenance, Schedule
@@ -312,3 +314,16 @@ def test_bug_a_collective_that_waits_for_the_port_counted_as_nothing() -> None:
     assert waits == [(2, 5, Cause.LINK, "it0/s0/v0/mb0/SEND_F")]
     assert explained.avoidable() is None
     assert [e.id[4:] for e in explained.critical_path] == ["s0/v0/mb0/F", "s0/v0/mb0/SEND_F", "s0/v0/mb1/F"]
+
+
+def test_bug_explain_is_not_quadratic_in_stages() -> None:
+    """2000 stages with two events took over a minute: every stage looked at every virtual stage again."""
+    events = [
+        {"id": "f", "stage": 0, "micro": 0, "kind": "F", "start": 0, "end": 1},
+        {"id": "b", "stage": 0, "micro": 0, "kind": "B", "start": 1, "end": 2},
+    ]
+    schedule = event_list_from_document({"stages": 2000, "events": events}, "list").schedule
+    begin = process_time()
+    explained = explain(schedule)
+    assert process_time() - begin < 5
+    assert explained.by_cause()[Cause.FILL] == 1999 * 2

@@ -15,7 +15,7 @@ from zbopt.heuristics import HEURISTICS
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Event, Schedule, write_schedule
 from zbopt.reports.chart_data import common_tick
-from zbopt.reports.web import PageEntry, web_page
+from zbopt.reports.web import Entry, web_page
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
@@ -29,7 +29,7 @@ FUSED = HEURISTICS["1f1b"](Instance.uniform(stages=4, microbatches=8, fused_back
 
 def page_of(*schedules: Schedule) -> str:
     """Return the page of ``schedules``."""
-    return web_page([PageEntry(name=f"s{i}.json", schedule=schedule) for i, schedule in enumerate(schedules)])
+    return web_page([Entry(name=f"s{i}.json", schedule=schedule) for i, schedule in enumerate(schedules)])
 
 
 def data_of(page: str) -> Any:
@@ -97,7 +97,7 @@ def test_times_of_a_coarser_tick_are_stretched() -> None:
 
 def test_names_are_escaped() -> None:
     """A file's name is text, whatever characters it has, in the page and in its data."""
-    page = web_page([PageEntry(name="</script><b>", schedule=UNIT, violations=(("overlap", "<i>"),))])
+    page = web_page([Entry(name="</script><b>", schedule=UNIT, violations=(("overlap", "<i>"),))])
     assert "<b>" not in page
     assert "overlap: &lt;i&gt;" in page
     assert "Not a valid schedule: 1 violation." in page

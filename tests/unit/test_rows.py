@@ -100,7 +100,7 @@ def test_shared_links_carry_their_number() -> None:
     """Stages of one host link, or of one node's link for reductions, have the same name in their rows."""
     more = {"host_link": (4, 4), "reduction_occupies": ReductionOccupies.NODE, "stages_per_node": 2}
     shared = LINKS.model_copy(update={"instance": LINKS.instance.model_copy(update=more)})
-    assert [row.beside for row in lanes_of(shared)] == [None, "to 1", "host 4", "reduce 0", None, "to 0", "reduce 0"]
+    assert [row.resource for row in lanes_of(shared)] == [None, "to 1", "host 4", "reduce 0", None, "to 0", "reduce 0"]
 
 
 def test_events_that_fit_nowhere_have_a_row() -> None:

@@ -111,7 +111,7 @@ def test_no_communication_on_one_stage() -> None:
 @pytest.mark.parametrize(
     ("op", "line"),
     [
-        (("F", 0, 0, 3, 4), "duplicate_task: it0/s0/v0/mb0/F at 3 is there already, at 0"),
+        (("F", 0, 0, 3, 4), "duplicate_task: it0/s0/v0/mb0/F at 3 is a second event of its task, the first is at 0"),
         (("F", 0, 1, 3, 4), "unknown_task: it0/s0/v0/mb1/F names no microbatch from 0 to 0"),
         (("F", 0, None, 3, 4), "unknown_task: it0/s0/F names no virtual stage"),
         (("BW", 0, 0, 3, 4), "unknown_task: it0/s0/v0/mb0/BW is not called for: its backward must not be fused"),

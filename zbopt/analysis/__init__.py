@@ -1,1 +1,1 @@
-"""Figures of a schedule: its times, what it holds, what its stages wait for, and how it differs from another."""
+"""Analysis of schedules: times, memory, why stages are idle, and how two schedules differ."""

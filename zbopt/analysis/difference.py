@@ -1,4 +1,4 @@
-"""Where two schedules part, stage by stage."""
+"""Differences between two schedules, stage by stage."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from zbopt.problem.schedule import Event, Schedule
 
 
 class Parting(StrEnum):
-    """How two rows part."""
+    """Name the two ways in which the ops of a stage may differ."""
 
     ORDER = "order"
-    """Another op comes at this place, or none."""
+    """Another op comes at this position, or none."""
     TIME = "time"
-    """The same ops in the same order to the end; from this place on at other times."""
+    """The stage runs the same ops in the same order, but this op at another time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first place, counted from 0, at which ``stage`` goes otherwise; ``None``: one row has ended there."""
+    """Represent the first position, counted from 0, at which two schedules differ on ``stage``.
+
+    ``first`` and ``second`` are their ops there; ``None``: that schedule has no more ops on the stage.
+    """
 
     stage: int
     position: int
@@ -31,23 +34,23 @@ class Divergence:
 
     @property
     def tick(self) -> int:
-        """When the earlier of the two ops starts."""
+        """Return the tick at which the earlier of the two ops starts."""
         return min(e.start for e in (self.first, self.second) if e is not None)
 
 
 def divergences(first: Schedule, second: Schedule) -> tuple[Divergence | None, ...]:
-    """The first divergence of each stage, ``None`` where it does the same at the same times.
+    """Return the first divergence of each stage; ``None`` where it runs the same ops at the same times.
 
     Args:
         first: A schedule.
         second: Another, of the same or another instance; a stage that only one has is empty in the other.
     """
-    rows = zip_longest(first.by_stage(), second.by_stage(), fillvalue=())
-    return tuple(next(_partings(stage, a, b), None) for stage, (a, b) in enumerate(rows))
+    stages = zip_longest(first.by_stage(), second.by_stage(), fillvalue=())
+    return tuple(next(_partings(stage, a, b), None) for stage, (a, b) in enumerate(stages))
 
 
 def first_divergence(first: Schedule, second: Schedule) -> Divergence | None:
-    """The one that comes first in time, another order before other times alone; ``None``: there is none."""
+    """Return the earliest divergence, one of order before any of times alone; ``None``: the schedules are equal."""
     found = [d for d in divergences(first, second) if d is not None]
     return min(found, key=lambda d: (d.parting is Parting.TIME, d.tick, d.stage), default=None)
 

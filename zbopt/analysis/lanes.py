@@ -1,7 +1,7 @@
-"""The rows of every chart: each stage's compute, and below it what runs beside that, on links and ports.
+"""Lanes of a chart: one for each stage's compute, and below it one for each other resource that events occupy.
 
-A row holds what one event at a time may have: a directed link, a port, the link to the host, the reductions. A plain
-schedule has compute alone.
+Other resources are a directed link, a port, the link to the host, and the reductions. A schedule without transfers,
+offloads and reductions has compute lanes alone.
 """
 
 from __future__ import annotations
@@ -19,40 +19,43 @@ _PORT, _SEND, _TO, _HOST, _REDUCTIONS = _ORDER = ("port", "send", "to", "host", 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Events of one resource in order of start. ``beside`` is what it is called; ``None``: the stage's compute."""
+    """Hold the events of one resource by start. ``resource`` is its name; ``None``: the stage's compute."""
 
     stage: int
-    beside: str | None
+    resource: str | None
     events: tuple[Event, ...]
 
     @property
     def label(self) -> str:
-        """Its name in front of the chart."""
-        return f"stage {self.stage}" if self.beside is None else f"  {self.beside}"
+        """Return the name of the lane as it stands in front of the chart."""
+        return f"stage {self.stage}" if self.resource is None else f"  {self.resource}"
 
 
 def lanes_of(schedule: Schedule) -> tuple[Lane, ...]:
-    """The rows of ``schedule``, by stage. A transfer on ports is in the row of either stage's port."""
+    """Return the lanes of ``schedule``, by stage. A transfer on ports is in the lanes of both stages' ports."""
     found: defaultdict[tuple[int, str], list[Event]] = defaultdict(list)
     for event in schedule.events:
-        for stage, name in _places(schedule.instance, event):
+        for stage, name in _resources(schedule.instance, event):
             found[stage, name].append(event)
     for event in collectives(schedule):
         found[event.stage, _PORT].append(event)
-    rows = []
+    names: defaultdict[int, list[str]] = defaultdict(list)
+    for stage, name in found:
+        names[stage].append(name)
+    lanes = []
     for stage, compute in enumerate(schedule.by_stage()):
-        rows.append(Lane(stage, None, compute))
-        for name in sorted((name for s, name in found if s == stage), key=_rank):
-            rows.append(Lane(stage, name, tuple(sorted(found[stage, name], key=attrgetter("start", "end")))))
-    return tuple(rows)
+        lanes.append(Lane(stage, None, compute))
+        for name in sorted(names[stage], key=_rank):
+            lanes.append(Lane(stage, name, tuple(sorted(found[stage, name], key=attrgetter("start", "end")))))
+    return tuple(lanes)
 
 
 def _rank(name: str) -> tuple[int, int, str]:
     return _ORDER.index(name.split()[0]), len(name), name
 
 
-def _places(instance: Instance, event: Event) -> Iterator[tuple[int, str]]:
-    """Stage and name of each row beside compute in which an event is."""
+def _resources(instance: Instance, event: Event) -> Iterator[tuple[int, str]]:
+    """Yield stage and name of each lane, compute lanes left out, that shows an event."""
     stage, kind = event.stage, event.kind
     if kind in COMPUTE or not 0 <= stage < instance.stages:
         return
@@ -61,11 +64,11 @@ def _places(instance: Instance, event: Event) -> Iterator[tuple[int, str]]:
     elif kind is Kind.G:
         yield stage, _reductions_of(instance, stage)
     else:
-        to = receiver_of(instance, event)
+        receiver = receiver_of(instance, event)
         if instance.occupies_ports:
-            yield from ((s, _PORT) for s in (stage, to) if s is not None)
+            yield from ((s, _PORT) for s in (stage, receiver) if s is not None)
         else:
-            yield stage, _SEND if to is None else f"{_TO} {to}"
+            yield stage, _SEND if receiver is None else f"{_TO} {receiver}"
 
 
 def _reductions_of(instance: Instance, stage: int) -> str:
@@ -77,16 +80,16 @@ def _reductions_of(instance: Instance, stage: int) -> str:
 
 
 def receiver_of(instance: Instance, event: Event) -> int | None:
-    """Stage to which a transfer goes; ``None``: its virtual stage does not exist, or is at the end of its route."""
+    """Return the stage that receives a transfer; ``None``: its virtual stage is unknown, or ends its route."""
     v = event.virtual_stage
     if v is None or not 0 <= v < instance.virtual_stages:
         return None
-    to = instance.goes_to(event.kind, v)
-    return None if to is None else instance.stage_of[to]
+    receiver = instance.goes_to(event.kind, v)
+    return None if receiver is None else instance.stage_of[receiver]
 
 
 def collectives(schedule: Schedule) -> Iterator[Event]:
-    """The windows in which ops hold their stage's port, each as its op cut to the window."""
+    """Yield the op of each collective on its stage's port, cut to the time in which the collective has the port."""
     for inside in schedule.instance.collectives or ():
         for event in schedule.events:
             if event.kind is inside.kind and 0 <= event.stage < schedule.instance.stages:
@@ -95,30 +98,36 @@ def collectives(schedule: Schedule) -> Iterator[Event]:
 
 
 def extent(schedule: Schedule) -> tuple[int, int]:
-    """First start, or 0 where inputs have times, and last end of all stages' events, in ticks; 0 and 0 without any."""
+    """Return the first start and the last end of all stages' events, in ticks; (0, 0) without events.
+
+    Where inputs have times, the first of the two is 0 or the first start, whichever is less.
+    """
     events = [event for event in schedule.events if 0 <= event.stage < schedule.instance.stages]
     first = min((e.start for e in events), default=0)
     begin = first if schedule.instance.input_ready_ticks is None else min(0, first)
     return begin, max((e.end for e in events), default=0)
 
 
-def seconds_of(instance: Instance, row: Lane) -> dict[int, Event]:
-    """By ``id`` of each F that is one op with a BW, that BW. A chart draws the F above it, each half as high."""
-    seconds = second_halves(instance, row.events) if row.beside is None else []
+def overlapped_backwards(instance: Instance, lane: Lane) -> dict[int, Event]:
+    """Return the BW of each F that runs as one op with a BW, by ``id`` of the F.
+
+    A chart draws the F above the BW, each half as high as a lane.
+    """
+    seconds = second_halves(instance, lane.events) if lane.resource is None else []
     by_interval = {(e.start, e.end): e for e in seconds}
     return {
-        id(e): by_interval[e.start, e.end] for e in row.events if e.kind is Kind.F and (e.start, e.end) in by_interval
+        id(e): by_interval[e.start, e.end] for e in lane.events if e.kind is Kind.F and (e.start, e.end) in by_interval
     }
 
 
-def kinds_of(rows: Sequence[Lane]) -> list[Kind]:
-    """Kinds of all events that take time, in the order of the legend."""
-    used = {event.kind for row in rows for event in row.events if event.end > event.start}
+def kinds_of(lanes: Sequence[Lane]) -> list[Kind]:
+    """Return the kinds of all events that take time, in the order of the legend."""
+    used = {event.kind for lane in lanes for event in lane.events if event.end > event.start}
     return [kind for kind in Kind if kind in used]
 
 
-def nth_of(instance: Instance) -> tuple[int, ...]:
-    """For each virtual stage, how many virtual stages its stage holds before it."""
+def local_stage_numbers(instance: Instance) -> tuple[int, ...]:
+    """Return, for each virtual stage, how many virtual stages with lower numbers its stage holds."""
     seen: defaultdict[int, int] = defaultdict(int)
     numbers = []
     for stage in instance.stage_of:

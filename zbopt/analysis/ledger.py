@@ -1,4 +1,4 @@
-"""The life of every tensor on a stage, read off the events of a schedule, valid or not."""
+"""Memory ledger of a stage: the life of every tensor, read off the events of a schedule, valid or not."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from zbopt.problem.schedule import Event, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Say that a tensor holds ``amount`` from ``begin`` to ``end`` in ticks; ``end`` is ``None``: nothing releases it.
+    """Say that ``amount`` of a tensor is live from tick ``begin`` to ``end``; ``end`` is ``None`` where no op frees it.
 
-    ``taken_by`` and ``freed_by`` are the ops at whose start and end that is; ``None``: held through the whole step.
+    The op ``taken_by`` takes it at its start, ``freed_by`` frees it at its end; ``None``: live through the whole step.
     """
 
     tensor: Tensor
@@ -41,15 +41,15 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLedger:
-    """Hold the lives of all tensors of one stage.
+    """Hold the memory of one stage over time.
 
     Attributes:
-        stage: Which one.
-        lives: Every tensor's life; what is held through the whole step first, then by begin.
+        stage: The stage.
+        lives: Every tensor's life; those through the whole step first, then by begin.
         curve: (time in ticks, live memory from then on), by time.
-        peak: The most that is live at a time.
-        peak_at: The first tick at which that is so; ``None`` without events.
-        holders: The lives of which the peak is the sum.
+        peak: The most memory that is live at a time.
+        peak_at: The first tick of the peak; ``None`` without events.
+        holders: The lives whose amounts sum to the peak.
     """
 
     stage: int
@@ -62,8 +62,7 @@ class StageLedger:
 
 def stage_ledgers(schedule: Schedule) -> tuple[StageLedger, ...]:
     """Return the ledger of every stage of ``schedule``."""
-    rows = schedule.holders_by_stage()
-    return tuple(_stage_ledger(Ledger(schedule.instance, row, stage), stage) for stage, row in enumerate(rows))
+    return tuple(_stage_ledger(ledger, stage) for stage, ledger in enumerate(ledgers(schedule)))
 
 
 def _stage_ledger(ledger: Ledger, stage: int) -> StageLedger:
@@ -80,45 +79,56 @@ def _stage_ledger(ledger: Ledger, stage: int) -> StageLedger:
     )
 
 
-class Ledger:
-    """Count the memory of one stage, in integer units of which ``scale`` make one of the instance.
+def ledgers(schedule: Schedule) -> Iterator[Ledger]:
+    """Yield the memory of each stage. The scale, which looks at all virtual stages, is found once for all of them."""
+    scale = memory_scale(schedule.instance)
+    for stage, events in enumerate(schedule.holders_by_stage()):
+        yield Ledger(schedule.instance, events, stage, scale)
 
-    Of events that stand for the same op the first counts. A piece whose first op is missing is not there; one whose
-    last op is missing is never released.
+
+class Ledger:
+    """Read the memory of one stage off its events, in integer units of which ``scale`` make one of the instance.
+
+    Where several events stand for the same op, the first counts. Memory whose first op is missing is never taken;
+    memory whose last op is missing is never freed.
 
     Args:
-        instance: The instance, for the sizes of what is held.
+        instance: The instance, for the sizes of tensors.
         events: The events of one stage.
-        stage: Which one; ``None``: that of the first event.
+        stage: The stage; ``None``: that of the first event.
+        scale: ``memory_scale(instance)`` where it is known; ``None``: it is worked out here.
     """
 
-    def __init__(self, instance: Instance, events: Sequence[Event], stage: int | None = None) -> None:
+    def __init__(
+        self, instance: Instance, events: Sequence[Event], stage: int | None = None, scale: int | None = None
+    ) -> None:
         self.instance, self.events = instance, events
-        self.scale = memory_scale(instance)
-        here = stage if stage is not None else events[0].stage if events else None
-        held = () if here is None or not 0 <= here < instance.stages else static_allocations(instance, here)
-        self.static_parts = held
-        self.static = sum(int(amount * self.scale) for _, amount in held)
-        self._known: dict[tuple[int, tuple[Kind, ...]], list[tuple[Kind, Kind, int]]] = {}
+        self.scale = memory_scale(instance) if scale is None else scale
+        if stage is None and events:
+            stage = events[0].stage
+        exists = stage is not None and 0 <= stage < instance.stages
+        self.static_allocations = static_allocations(instance, stage) if stage is not None and exists else ()
+        self.static = sum(int(amount * self.scale) for _, amount in self.static_allocations)
+        self._pieces_by_kinds: dict[tuple[int, tuple[Kind, ...]], list[tuple[Kind, Kind, int]]] = {}
 
     def changes(self) -> list[tuple[int, int, int]]:
-        """Return (time, units, place of the event) by time, releases before allocations; static memory is left out."""
+        """Return (time, units, index of the event) by time, releases before allocations; static memory left out."""
         taken: dict[int, int] = {}
-        given: dict[tuple[int, int], int] = {}
-        for first, last, units in self._held():
+        freed: dict[tuple[int, int], int] = {}
+        for first, last, units in self._lifetimes():
             taken[first] = taken.get(first, 0) + units
             if last is not None:
                 key = max(self.events[first].start, self.events[last].end), last
-                given[key] = given.get(key, 0) - units
+                freed[key] = freed.get(key, 0) - units
         found = [(self.events[i].start, units, i) for i, units in taken.items()]
-        found += [(time, units, i) for (time, i), units in given.items()]
+        found += [(time, units, i) for (time, i), units in freed.items()]
         found.sort()
         return found
 
     def lives(self) -> Iterator[Life]:
-        """Yield every tensor's life by its begin; those held through the whole step come first."""
+        """Yield every tensor's life, those through the whole step first, then by begin."""
         begin = min((e.start for e in self.events), default=0)
-        for tensor, amount in self.static_parts:
+        for tensor, amount in self.static_allocations:
             yield Life(tensor, amount, begin, None, None, None)
         found = []
         for (_, virtual_stage, _), group in self._groups().items():
@@ -132,24 +142,24 @@ class Ledger:
         end = None if last is None else max(first.start, last.end)
         return Life(part.tensor, part.amount, first.start, end, first, last)
 
-    def _held(self) -> Iterator[tuple[int, int | None, int]]:
-        """Yield (place of the op that takes it, of the op that frees it, units) of everything that ops take."""
+    def _lifetimes(self) -> Iterator[tuple[int, int | None, int]]:
+        """Yield (index of the op that takes memory, index of the one that frees it, units)."""
         for (_, virtual_stage, _), group in self._groups().items():
             kinds = virtual_stage, tuple(group)
-            if kinds not in self._known:
-                self._known[kinds] = self._pieces(*kinds)
-            for first, last, units in self._known[kinds]:
+            if kinds not in self._pieces_by_kinds:
+                self._pieces_by_kinds[kinds] = self._pieces(*kinds)
+            for first, last, units in self._pieces_by_kinds[kinds]:
                 if first in group:
                     yield group[first], group.get(last), units
 
     def _pieces(self, virtual_stage: int, kinds: tuple[Kind, ...]) -> list[tuple[Kind, Kind, int]]:
-        """Return the ``allocated_units`` of a microbatch with ops of these kinds."""
-        way, fused = self._way(kinds)
-        held = allocated_units(self.instance, virtual_stage, way, self.scale, fused=fused)
+        """Return the ``pieces`` of a microbatch with ops of these kinds."""
+        policy, fused = self._policy_of(kinds)
+        held = allocated_units(self.instance, virtual_stage, policy, self.scale, fused=fused)
         return [(first, last, units) for (first, last), units in held.items()]
 
     def _groups(self) -> dict[tuple[int, int, int | None], dict[Kind, int]]:
-        """Return the places of a microbatch's ops, by iteration, virtual stage and microbatch."""
+        """Return the indices of ops by iteration, virtual stage and microbatch, then kind."""
         groups: dict[tuple[int, int, int | None], dict[Kind, int]] = {}
         count = self.instance.virtual_stages
         for i, e in enumerate(self.events):
@@ -162,12 +172,12 @@ class Ledger:
                     groups[key] = {e.kind: i}
         return groups
 
-    def _way(self, kinds: Collection[Kind]) -> tuple[ActivationPolicy, bool]:
-        """Return the policy of an activation and whether its backward is one BW, as the ops that are there say."""
-        way = next((way for kind, way in POLICY_OF.items() if kind in kinds), ActivationPolicy.KEEP)
+    def _policy_of(self, kinds: Collection[Kind]) -> tuple[ActivationPolicy, bool]:
+        """Return the policy of an activation, and whether its backward is one BW, as the ops that are there show."""
+        policy = next((policy for kind, policy in POLICY_OF.items() if kind in kinds), ActivationPolicy.KEEP)
         split = Kind.B in kinds or Kind.W in kinds
-        return way, (Kind.BW in kinds and not split) or not self.instance.may_split
+        return policy, (Kind.BW in kinds and not split) or not self.instance.may_split
 
     def _parts(self, virtual_stage: int, group: dict[Kind, int]) -> tuple[Allocation, ...]:
-        way, fused = self._way(group)
-        return allocations(self.instance, virtual_stage, way, fused=fused)
+        policy, fused = self._policy_of(group)
+        return allocations(self.instance, virtual_stage, policy, fused=fused)

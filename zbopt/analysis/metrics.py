@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
-from zbopt.analysis.ledger import Ledger
+from zbopt.analysis.ledger import Ledger, ledgers
 from zbopt.problem.instance import Instance, Objective
 from zbopt.problem.schedule import Event, Schedule, second_halves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What a schedule costs. Tuples are by stage; ratios are ``None`` where the denominator is zero.
+    """Hold the figures of a schedule. Tuples are by stage; ratios are ``None`` where the denominator is zero.
 
-    ``period`` is the most that an iteration starts after the one before, on any stage; ``None``: one iteration.
+    ``period`` is the longest time from the start of one iteration to that of the next, on any stage; ``None``: the
+    schedule has one iteration.
     """
 
     makespan: int
@@ -31,17 +32,17 @@ class Figures:
 
     @property
     def max_stage_span(self) -> int:
-        """Largest time from a stage's first start to its last end."""
+        """Return the largest time from a stage's first start to its last end."""
         return max(self.stage_spans)
 
     @property
     def bubble_over_makespan(self) -> float | None:
-        """Idle share of all stages over the makespan."""
+        """Return the idle share of all stages over the makespan."""
         return self._idle_share(self.makespan)
 
     @property
     def bubble_over_stage_span(self) -> float | None:
-        """Idle share of all stages over the largest stage span: the zero-bubble papers' bubble rate."""
+        """Return the idle share of all stages over the largest stage span: the zero-bubble papers' bubble rate."""
         return self._idle_share(self.max_stage_span)
 
     def _idle_share(self, ticks: int) -> float | None:
@@ -49,42 +50,40 @@ class Figures:
         return 1 - sum(self.busy_ticks) / total if total else None
 
     def value(self, objective: Objective) -> int:
-        """Value of ``objective``, in ticks."""
+        """Return the value of ``objective``, in ticks."""
         if objective is Objective.PERIOD:
             return self.period or 0
         return self.makespan if objective is Objective.MAKESPAN else self.max_stage_span
 
 
 def figures(schedule: Schedule) -> Figures:
-    """The figures of ``schedule``."""
-    rows = schedule.by_stage()
-    starts = [[e.start for e in row] for row in rows]
-    ends = [[e.end for e in row] for row in rows]
+    """Return the figures of ``schedule``."""
+    stages = schedule.by_stage()
+    starts = [[e.start for e in ops] for ops in stages]
+    ends = [[e.end for e in ops] for ops in stages]
     return Figures(
         makespan=_makespan(schedule),
-        period=_period(rows),
+        period=_period(stages),
         stage_spans=tuple(map(_span, starts, ends)),
-        busy_ticks=tuple(_busy(schedule, row) for row in rows),
-        peak_memory=tuple(
-            _peak(Ledger(schedule.instance, row, stage)) for stage, row in enumerate(schedule.holders_by_stage())
-        ),
+        busy_ticks=tuple(_busy(schedule, ops) for ops in stages),
+        peak_memory=tuple(map(_peak, ledgers(schedule))),
     )
 
 
-def _busy(schedule: Schedule, row: Sequence[Event]) -> int:
-    """Ticks of all ops of a stage; an F and a BW that are one op count once."""
-    twice = sum(e.end - e.start for e in second_halves(schedule.instance, row))
-    return sum(e.end - e.start for e in row) - twice
+def _busy(schedule: Schedule, ops: Sequence[Event]) -> int:
+    """Return the ticks of all ops of a stage; an F and a BW that run as one op count once."""
+    twice = sum(e.end - e.start for e in second_halves(schedule.instance, ops))
+    return sum(e.end - e.start for e in ops) - twice
 
 
 def value_of(schedule: Schedule) -> int:
-    """Value of the instance's objective, in ticks: what ``figures`` says, without the memory."""
+    """Return the value of the instance's objective, in ticks. It is faster than ``figures``, which needs the memory."""
     if schedule.instance.objective is Objective.MAKESPAN:
         return _makespan(schedule)
-    rows = schedule.by_stage()
+    stages = schedule.by_stage()
     if schedule.instance.objective is Objective.PERIOD:
-        return _period(rows) or 0
-    return max(_span([e.start for e in row], [e.end for e in row]) for row in rows)
+        return _period(stages) or 0
+    return max(_span([e.start for e in ops], [e.end for e in ops]) for ops in stages)
 
 
 def _peak(ledger: Ledger) -> Fraction:
@@ -93,7 +92,7 @@ def _peak(ledger: Ledger) -> Fraction:
 
 
 def _makespan(schedule: Schedule) -> int:
-    """From the first start, or the first input where their times are given, to the last end of all events."""
+    """Return the ticks from the first start, or from 0 where inputs have times, to the last end of all events."""
     events = [e for e in schedule.events if 0 <= e.stage < schedule.instance.stages]
     if not events:
         return 0
@@ -101,12 +100,12 @@ def _makespan(schedule: Schedule) -> int:
     return max(e.end for e in events) - first
 
 
-def _period(rows: Sequence[Sequence[Event]]) -> int | None:
-    """[T6] The most that an iteration starts after the one before, on any stage."""
+def _period(stages: Sequence[Sequence[Event]]) -> int | None:
+    """Return [T6] the longest time from the start of one iteration to that of the next, on any stage."""
     steps = []
-    for row in rows:
+    for ops in stages:
         firsts: dict[int, int] = {}
-        for e in row:
+        for e in ops:
             firsts[e.iteration] = min(e.start, firsts.get(e.iteration, e.start))
         times = [firsts[iteration] for iteration in sorted(firsts)]
         steps += [after - before for before, after in pairwise(times)]
@@ -118,10 +117,10 @@ def _span(starts: Sequence[int], ends: Sequence[int]) -> int:
 
 
 def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[int, Fraction]]:
-    """Live memory of one stage after each change: (time, amount). Releases at a time come before allocations.
+    """Yield (time, live memory of one stage) after each change. Releases at a time come before allocations.
 
     Args:
-        instance: The instance, for the sizes of what is held.
+        instance: The instance, for the sizes of tensors.
         events: The events of one stage.
     """
     ledger = Ledger(instance, events)
@@ -132,12 +131,12 @@ def memory_curve(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[
 
 
 def memory_changes(instance: Instance, events: Sequence[Event]) -> Iterator[tuple[int, Fraction, Event]]:
-    """The changes on one stage: (time, what is taken, or given back below zero, and the op that does), in that order.
+    """Yield (time, amount taken, or freed where it is negative, op that does so) of one stage, by time.
 
-    Static memory is in none of them.
+    Static memory is left out.
 
     Args:
-        instance: The instance, for the sizes of what is held.
+        instance: The instance, for the sizes of tensors.
         events: The events of one stage.
     """
     ledger = Ledger(instance, events)

@@ -15,7 +15,7 @@ from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
 from zbopt.problem.schedule import Schedule
 from zbopt.reports.figure import draw, figure_of, legend_entries, picture_settings, require_picture, write_picture
-from zbopt.reports.web import PageEntry, web_page
+from zbopt.reports.web import Entry, web_page
 from zbopt.validator import validate
 
 if TYPE_CHECKING:
@@ -152,10 +152,10 @@ def _writable(path: str | PathLike[str]) -> Path:
     return target
 
 
-def _entry(name: str, given: Schedule | Result) -> PageEntry:
+def _entry(name: str, given: Schedule | Result) -> Entry:
     """Return a schedule as the page shows it, with the best bound that is known of it where it is valid."""
     schedule = schedule_of(given)
     violations = validate(schedule.instance, schedule).violations
     found = tuple((violation.code.value, violation.message) for violation in violations)
     bound = None if found else given.bound if isinstance(given, Result) else best_known(schedule)
-    return PageEntry(name=name, schedule=schedule, violations=found, bound=bound)
+    return Entry(name=name, schedule=schedule, violations=found, bound=bound)

@@ -14,7 +14,7 @@ from zbopt.portfolio.known import best_known
 from zbopt.problem.atomic import write_text
 from zbopt.problem.documents import require_writable
 from zbopt.reports.figure import save_figure
-from zbopt.reports.web import PageEntry, web_page
+from zbopt.reports.web import Entry, web_page
 
 PictureFlag = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write: .svg, .png or .pdf.")]
 FilesArgument = Annotated[
@@ -63,9 +63,9 @@ def report_command(files: FilesArgument, output: PageFlag) -> int:
     return INVALID if invalid else 0
 
 
-def _entry(checked: CheckedFile) -> PageEntry:
+def _entry(checked: CheckedFile) -> Entry:
     """Return what the page shows of one schedule; an invalid one has no bound."""
     bound = best_known(checked.schedule) if checked.valid else None
-    return PageEntry(
+    return Entry(
         name=out.shown(str(checked.file)), schedule=checked.schedule, violations=checked.violations, bound=bound
     )

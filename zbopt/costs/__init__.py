@@ -1,1 +1,1 @@
-"""Measured costs -> the numbers of an instance."""
+"""Costs: turns measured times and runtimes into the numbers of an instance."""

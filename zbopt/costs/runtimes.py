@@ -1,7 +1,7 @@
-"""What a runtime really does with a schedule, as fields of an instance: its split of the backward, and its memory.
+"""Runtimes as fields of an instance: how each splits the backward, and the memory that it takes.
 
-Times and activations stay what they were measured to be; the runtime decides what B and W stand for, what each gives
-back, and what it allocates besides. Each figure says where it comes from.
+Measured times and activations stay as they are. The runtime decides what B and W compute, what memory each frees, and
+what it allocates besides. Each figure says where it comes from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zbopt.problem.instance import Instance
 
 
 class Runtime(StrEnum):
-    """Whose split of the backward is modelled."""
+    """Name the runtime whose split of the backward is modelled."""
 
     TORCH = "torch"
     """torch.distributed.pipelining's own: ``stage_backward_input`` and ``stage_backward_weight`` (_backward.py)."""
@@ -29,7 +29,7 @@ Measured on a transformer block with PyTorch 2.13: 0.68; on a multilayer percept
 
 
 def run_by(instance: Instance, runtime: Runtime) -> Instance:
-    """``instance`` with the fields that ``runtime`` decides. Fields that are given already, of memory, stay.
+    """Return ``instance`` with the fields that ``runtime`` decides. Memory fields that are given already stay.
 
     ``torch`` (PyTorch 2.13, torch/distributed/pipelining): on the first virtual stage B does nothing and W is the whole
     backward (stage.py, ``backward_one_chunk``: no input needs a gradient there); nothing is freed before W, since the
@@ -54,7 +54,7 @@ def run_by(instance: Instance, runtime: Runtime) -> Instance:
 
 
 def _first_stage(instance: Instance) -> dict[str, object]:
-    """The first virtual stage without B, its W as long as both were."""
+    """Return the changes that leave the first virtual stage without B, its W as long as both were."""
     assert instance.backward_ticks is not None
     assert instance.weight_ticks is not None
     first = instance.backward_ticks[0] or 0

@@ -1,4 +1,4 @@
-"""Times as people write them (``18.522ms``, ``3``, ``10us,12us``) -> integer ticks, rounded up and saying by how much.
+"""Times as people write them (``18.522ms``, ``3``, ``10us,12us``), turned into integer ticks by rounding up.
 
 All times of one problem share one tick. It is the finest decimal place that any of them is written with, or a power
 of ten coarser, so that no time is longer than ``LONGEST_TICKS``: CP-SAT wants small integers.
@@ -15,7 +15,7 @@ from math import ceil
 LONGEST_TICKS = 10**6
 """Longest time that an automatic tick leaves, in ticks."""
 NO_TIME = "none"
-"""What stands in a list for an op that does not exist: B of the first virtual stage."""
+"""Word in a list for an op that does not exist, such as B of the first virtual stage."""
 
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _TIME = re.compile(r"(\d{1,30})(?:\.(\d{1,30}))?\s*([a-zA-Zµ]*)")
@@ -24,7 +24,7 @@ _PLACES = 30
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Lists of ticks by field. ``rounding_ticks`` is the most that rounding up added to any one time, in ticks."""
+    """Hold lists of ticks by field. ``rounding_ticks`` is the most that rounding up added to any one time, in ticks."""
 
     tick: str
     ticks: dict[str, tuple[int | None, ...]]
@@ -33,7 +33,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """One time: its exact value and the size of its last written digit, in ns; in bare units where ``unit`` is ''."""
+    """Hold one time: its exact value and the size of its last digit, in ns, or in ticks where ``unit`` is ''."""
 
     amount: Fraction
     last_digit: Fraction
@@ -41,7 +41,7 @@ class _Written:
 
 
 def parse_times(texts: Mapping[str, str], tick: str | None = None) -> Times:
-    """Ticks of the times in ``texts``.
+    """Return the ticks of the times in ``texts``.
 
     Args:
         texts: For each field, a comma list of times. All carry a unit (s, ms, us, ns) or none does; a zero needs none.
@@ -84,7 +84,7 @@ def _parse_item(field: str, item: str) -> _Written | None:
 
 
 def _has_units(given: list[tuple[str, _Written]]) -> bool:
-    """Whether the times carry units.
+    """Return whether the times carry units.
 
     Raises:
         ValueError: Some do and some do not.
@@ -109,7 +109,7 @@ def _require_whole(given: list[tuple[str, _Written]], texts: Mapping[str, str]) 
 
 
 def _tick_ns(given: list[_Written], tick: str | None) -> Fraction:
-    """Length of one tick in ns: of ``tick``, else the finest digit that leaves no time above ``LONGEST_TICKS``."""
+    """Return the ns of one tick: of ``tick``, else the finest digit that leaves no time above ``LONGEST_TICKS``."""
     if tick is not None:
         return tick_ns(tick)
     length = max(Fraction(1), min(time.last_digit for time in given))
@@ -120,7 +120,7 @@ def _tick_ns(given: list[_Written], tick: str | None) -> Fraction:
 
 
 def tick_ns(tick: str) -> Fraction:
-    """Length of a named tick in ns.
+    """Return the length of a named tick in ns.
 
     Raises:
         ValueError: ``tick`` is 'unit', which has no length, or no duration.
@@ -132,13 +132,13 @@ def tick_ns(tick: str) -> Fraction:
 
 
 def tick_name(length_ns: Fraction) -> str:
-    """A whole number of ns as the shortest text: ``1us``, ``10us``, ``100ms``."""
+    """Return a whole number of ns as the shortest text: ``1us``, ``10us``, ``100ms``."""
     unit = next(unit for unit, size in _NANOSECONDS.items() if size <= length_ns)
     return f"{length_ns / _NANOSECONDS[unit]}{unit}"
 
 
 def unit_of(ticks: int, tick: str) -> tuple[str, Fraction]:
-    """The unit in which ``ticks`` reads best, and how many of it one tick is: ``("ms", Fraction(1, 1000))``.
+    """Return the unit in which ``ticks`` reads best, and how many of it one tick is: ``("ms", Fraction(1, 1000))``.
 
     It is the largest unit of which there is at least one; ``("", 1)`` where the tick has no length.
     """
@@ -150,7 +150,7 @@ def unit_of(ticks: int, tick: str) -> tuple[str, Fraction]:
 
 
 def time_text(ticks: int, tick: str) -> str | None:
-    """``ticks`` as an exact time with a unit, such as ``1529.873ms``; ``None`` where the tick has no length."""
+    """Return ``ticks`` as an exact time with a unit, such as ``1529.873ms``; ``None`` where the tick has no length."""
     if tick == "unit":
         return None
     unit, per_tick = unit_of(ticks, tick)
@@ -160,7 +160,7 @@ def time_text(ticks: int, tick: str) -> str | None:
 
 
 def decimal_text(value: Fraction) -> str:
-    """A fraction whose denominator has no primes but 2 and 5, as an exact decimal; any other to six places."""
+    """Return a fraction as an exact decimal where it has one of at most 29 places, else to six places."""
     for places in range(_PLACES):
         scaled = value * 10**places
         if scaled.denominator == 1:

@@ -1,4 +1,4 @@
-"""The Trace Event Format of chrome://tracing and Perfetto: a schedule as a trace, and traces as schedules.
+"""Trace Event Format of chrome://tracing and Perfetto: writes a schedule as a trace, and reads it back.
 
 A stage is a process; its tracks are compute, one for each stage that it sends to, and what else runs beside compute;
 live memory is a counter; an arrow leads from each transfer's producer to the op that takes it. Whole ticks and event
@@ -33,15 +33,15 @@ _COLOUR = {
     Kind.G: "terrible",
 }
 _HELD = "held"
-"""Category of what a track shows of an event that is elsewhere: a port at the other end, a window inside an op."""
+"""Category of an entry whose event stands on another track: a port at the other end, a collective inside an op."""
 COMPUTE_TRACK = 0
 _BACKWARD = (Kind.B, Kind.BW, Kind.W)
 _TAKERS = {Kind.F: (Kind.F,), Kind.B: _BACKWARD, Kind.BW: _BACKWARD}
-"""What takes the output of an op on the next virtual stage of its way."""
+"""Kinds of op that use the output of an op, on the next virtual stage of its route."""
 
 
 def to_chrome_trace(schedule: Schedule, memory: Sequence[Iterable[tuple[int, Fraction]]]) -> str:
-    """The trace of a schedule. A tick that is no duration counts as a microsecond.
+    """Return the trace of a schedule. A tick without length counts as a microsecond.
 
     Args:
         schedule: Any schedule; events on stages that do not exist are left out.
@@ -58,13 +58,13 @@ def to_chrome_trace(schedule: Schedule, memory: Sequence[Iterable[tuple[int, Fra
 
 
 class _Writer:
-    """One method a kind of entry."""
+    """Write the entries of a trace, one method for each kind of entry."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.instance = schedule.instance
         rows = lanes_of(schedule)
-        self.rows = [row.events for row in rows if row.beside is None]
-        self.rows_beside = [row for row in rows if row.beside is not None]
+        self.rows = [row.events for row in rows if row.resource is None]
+        self.rows_beside = [row for row in rows if row.resource is not None]
         self.given = {id(e) for e in schedule.events}
         self.at = {(e.iteration, e.kind, e.virtual_stage, e.microbatch): e for row in self.rows for e in row}
         self.us = _us_of_tick(self.instance.tick)
@@ -77,7 +77,7 @@ class _Writer:
         return us.numerator if us.denominator == 1 else float(us)
 
     def _links(self) -> Iterator[tuple[Event, Event]]:
-        """Producer and taker of each transfer between stages."""
+        """Yield the producer and the consumer of each transfer between stages."""
         for row in self.rows:
             for e in row:
                 v = e.virtual_stage
@@ -92,7 +92,7 @@ class _Writer:
     def names(self) -> Iterator[dict[str, Any]]:
         beside: dict[int, dict[int, str]] = {}
         for row in self.rows_beside:
-            beside.setdefault(row.stage, {})[self._track(row)] = (row.beside or "").replace("to ", "to stage ")
+            beside.setdefault(row.stage, {})[self._track(row)] = (row.resource or "").replace("to ", "to stage ")
         for giver, taker in () if self.instance.sends else self.links:
             beside.setdefault(giver.stage, {})[1 + taker.stage] = f"to stage {taker.stage}"
         for stage in range(self.instance.stages):
@@ -108,7 +108,7 @@ class _Writer:
                 yield self._slice(e, e.stage, COMPUTE_TRACK)
 
     def beside(self) -> Iterator[dict[str, Any]]:
-        """What runs beside compute; of what is on several tracks, only one entry is the event itself."""
+        """Yield the entries of tracks other than compute; an event on several tracks stands for itself on one only."""
         for row in self.rows_beside:
             for e in row.events:
                 entry = self._slice(e, row.stage, self._track(row))
@@ -131,14 +131,14 @@ class _Writer:
         }
 
     def _track(self, row: Lane) -> int:
-        """Number of a row's track: those to stages come after compute, then the others."""
-        word, _, number = (row.beside or "").partition(" ")
+        """Return the number of a lane's track: links to stages come after compute, then the others."""
+        word, _, number = (row.resource or "").partition(" ")
         if word == "to":
             return 1 + int(number)
         return 1 + self.instance.stages + ("send", "port", "host", "reduce").index(word)
 
     def transfers(self) -> Iterator[dict[str, Any]]:
-        """The arrow of each transfer, and its lag where it is no event of its own and takes any time."""
+        """Yield the arrow of each transfer, and its lag where it takes time and is no event of its own."""
         for number, (giver, taker) in enumerate(self.links):
             what = "activation" if giver.kind is Kind.F else "gradient"
             name = f"{what} {giver.microbatch}"
@@ -160,7 +160,7 @@ class _Writer:
         return self.instance.lag_ticks(giver.virtual_stage, taker.virtual_stage)
 
     def counter(self, stage: int, curve: Iterable[tuple[int, Fraction]]) -> Iterator[dict[str, Any]]:
-        """Live memory, one entry a moment."""
+        """Yield the live memory of a stage, one entry for each time at which it changes."""
         last = dict(curve)  # of several changes at one time the last is what holds
         before = None
         for time, amount in last.items():
@@ -193,12 +193,12 @@ def _us_of_tick(tick: str) -> Fraction:
 
 
 def is_ours(document: object) -> bool:
-    """The trace was written by ``to_chrome_trace``."""
+    """Return whether ``to_chrome_trace`` wrote the trace."""
     return isinstance(document, dict) and isinstance(document.get("zbopt"), dict)
 
 
 def from_chrome_trace(document: dict[str, Any], where: str) -> Schedule:
-    """The schedule in one of our own traces.
+    """Return the schedule in a trace that zbopt wrote.
 
     Args:
         document: The parsed file.

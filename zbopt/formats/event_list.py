@@ -31,7 +31,7 @@ _KINDS = {kind.value: kind for kind in Kind if kind in COMPUTE}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What the list says of itself and does not keep; ``code`` is one of the validator's."""
+    """Represent a statement of the list about itself that is wrong; ``code`` is one of the validator's."""
 
     code: str
     message: str
@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventList:
-    """A list as instance and schedule, the faults only a list can have, and how many ticks its unit of time is.
+    """Hold a list as instance and schedule, faults that only a list can have, and the ticks in its unit of time.
 
     ``notes`` say what was inferred that the writer of the list may not have meant.
     """
@@ -52,8 +52,8 @@ class EventList:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """One event as written; ``micro`` is ``None`` for O."""
+class _ListedEvent:
+    """Hold one event as written; ``micro`` is ``None`` for O."""
 
     id: str
     stage: int
@@ -71,7 +71,7 @@ def read_event_list(path: Path | str) -> EventList:
 
 
 def event_list_from_document(document: object, where: str) -> EventList:
-    """An event list from parsed JSON.
+    """Return the event list in parsed JSON.
 
     The instance is inferred: the stages as given, else as many as the events name; microbatches up to the highest; a
     time for each stage and kind, the commonest; B as BW where the list has no W; O, where there is one, after the
@@ -114,7 +114,7 @@ def _notes(instance: Instance) -> Iterator[str]:
 
 
 def _parts(document: object) -> tuple[int | None, list[object]]:
-    """The stages, ``None`` where the list does not say, and the events."""
+    """Return the number of stages, ``None`` where the list does not say, and the events."""
     stages = document.get("stages") if isinstance(document, dict) else None
     records = document.get("events") if isinstance(document, dict) else document
     if not isinstance(records, list):
@@ -126,7 +126,7 @@ def _parts(document: object) -> tuple[int | None, list[object]]:
     return stages, records
 
 
-def _entry(i: int, record: Any) -> _Entry:
+def _entry(i: int, record: Any) -> _ListedEvent:
     where = f"events[{i}]"
     if not isinstance(record, dict):
         raise ValueError(f"{where} = {_shown(record)} is not an object; give one with {', '.join(_REQUIRED)}")
@@ -142,7 +142,7 @@ def _entry(i: int, record: Any) -> _Entry:
     if not isinstance(depends_on, (list, tuple)) or not all(isinstance(other, str) for other in depends_on):
         raise ValueError(f"{where}: dependsOn = {_shown(depends_on)} is not a list of ids; give one such as ['s0f0']")
     micro = record.get("micro")
-    return _Entry(
+    return _ListedEvent(
         record["id"],
         _whole(where, "stage", record["stage"]),
         None if kind is Kind.O and micro is None else _whole(where, "micro", micro),
@@ -172,29 +172,29 @@ def _time(where: str, key: str, value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{where}: {key} = {_shown(value)} is not a number; give a time of at least 0")
     if not 0 <= value <= _MAX_TIME:
-        way = f"the limit is {_MAX_TIME:.0e}" if value > _MAX_TIME else "give a time of at least 0"
-        raise ValueError(f"{where}: {key} = {_shown(value)} is out of range; {way}")
+        remedy = f"the limit is {_MAX_TIME:.0e}" if value > _MAX_TIME else "give a time of at least 0"
+        raise ValueError(f"{where}: {key} = {_shown(value)} is out of range; {remedy}")
     return value
 
 
 def _shown(value: object) -> str:
-    """A refused value, on one line and not too long."""
+    """Return the text of a refused value, on one line and not too long."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of {value.bit_length()} bits"
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _check_micros(entries: Sequence[_Entry]) -> None:
+def _check_micros(entries: Sequence[_ListedEvent]) -> None:
     """Refuse numbers that would call for more microbatches than there are events."""
     for i, entry in enumerate(entries):
         if entry.micro is not None and not 0 <= entry.micro < len(entries):
-            way = f"number microbatches from 0; {len(entries)} events hold at most {len(entries)}"
-            raise ValueError(f"events[{i}]: micro = {_shown(entry.micro)} is out of range; {way}")
+            remedy = f"number microbatches from 0; {len(entries)} events hold at most {len(entries)}"
+            raise ValueError(f"events[{i}]: micro = {_shown(entry.micro)} is out of range; {remedy}")
 
 
 def _ticks(times: Sequence[int | float]) -> tuple[list[int], int, bool]:
-    """Times in ticks, ticks a unit (the least power of ten within the tolerance), and whether rounding shows."""
+    """Return times in ticks, ticks a unit (the least power of ten within the tolerance), and whether rounding shows."""
     if all(isinstance(time, int) for time in times):
         return [int(time) for time in times], 1, False
     given = np.array(times, dtype=np.float64)
@@ -211,8 +211,8 @@ def _ticks(times: Sequence[int | float]) -> tuple[list[int], int, bool]:
         ticks_per_unit *= 10
 
 
-def _events(entries: Sequence[_Entry], ticks: Sequence[int]) -> list[Event]:
-    """As written, but with B for BW in a list without W: its B is then the whole backward."""
+def _events(entries: Sequence[_ListedEvent], ticks: Sequence[int]) -> list[Event]:
+    """Return the events; in a list without W, B is the whole backward and becomes BW."""
     split = any(entry.kind is Kind.W for entry in entries)
     return [
         Event(
@@ -238,14 +238,14 @@ def _even_out(events: list[Event]) -> list[Event]:
     ]
 
 
-def _distinct(entries: Sequence[_Entry], events: Sequence[Event]) -> list[Event]:
-    """The events without those whose id an earlier one has."""
+def _distinct(entries: Sequence[_ListedEvent], events: Sequence[Event]) -> list[Event]:
+    """Return the events, leaving out each one whose id an earlier one has."""
     first = {entry.id: i for i, entry in reversed(list(enumerate(entries)))}
     return [event for i, event in enumerate(events) if first[entries[i].id] == i]
 
 
 def _infer(events: Sequence[Event], given_stages: int | None, ticks_per_unit: int) -> Instance:
-    """The instance that the list must have been made for."""
+    """Return the instance that the list must have been made for."""
     stages = given_stages if given_stages is not None else max(e.stage for e in events) + 1
     if given_stages is None and stages > len(events):
         raise ValueError(f"stage {stages - 1} is out of range of {len(events)} events; number stages from 0")
@@ -274,7 +274,10 @@ def _infer(events: Sequence[Event], given_stages: int | None, ticks_per_unit: in
 
 
 class _Durations:
-    """How long ops take: by stage and kind the commonest, in a tie the one commoner on all stages, then the least."""
+    """Infer how long ops take: the commonest time by stage and kind.
+
+    In a tie it is the time that is commoner on all stages, then the least.
+    """
 
     def __init__(self, events: Sequence[Event], stages: int) -> None:
         self.stages = stages
@@ -284,7 +287,7 @@ class _Durations:
             self.everywhere[kind, ticks] += count
 
     def of(self, kind: Kind, least: int = 1) -> list[int]:
-        """Ticks by stage; a stage without such an op has what the others take, ``least`` if none has one."""
+        """Return ticks by stage; a stage without such an op gets the time of the others, or ``least``."""
         seen: list[list[tuple[int, int, int]]] = [[] for _ in range(self.stages)]
         for (stage, its_kind, ticks), count in self.counts.items():
             if its_kind is kind and ticks >= least and 0 <= stage < self.stages:
@@ -295,9 +298,9 @@ class _Durations:
         return [-max(row)[-1] if row else -others[-1] for row in seen]
 
 
-def _faults(entries: Sequence[_Entry]) -> Iterator[Fault]:
-    """What only a list can get wrong: its ids, and the dependencies that it claims itself."""
-    by_id: dict[str, _Entry] = {}
+def _faults(entries: Sequence[_ListedEvent]) -> Iterator[Fault]:
+    """Yield what only a list can get wrong: its ids, and the dependencies that it claims itself."""
+    by_id: dict[str, _ListedEvent] = {}
     for i, entry in enumerate(entries):
         if by_id.setdefault(entry.id, entry) is not entry:
             yield Fault("duplicate_task", f"events[{i}]: id {_shown(entry.id)} is used by an event before it")
@@ -316,8 +319,8 @@ def _faults(entries: Sequence[_Entry]) -> Iterator[Fault]:
         yield from _circle(entries)
 
 
-def _circle(entries: Sequence[_Entry]) -> Iterator[Fault]:
-    """A circle of dependsOn, if there is one."""
+def _circle(entries: Sequence[_ListedEvent]) -> Iterator[Fault]:
+    """Yield a circle of dependsOn, if there is one."""
     waits: dict[str, list[str]] = {entry.id: [] for entry in entries}
     for entry in entries:
         waits[entry.id].extend(other for other in entry.depends_on if other in waits)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from zbopt.formats.order import Cell, Order, OrderedOp, order_of, order_of_schedule
-from zbopt.formats.table import Table, is_index
+from zbopt.formats.table import TaskTable, is_index
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Schedule
 
@@ -21,7 +21,7 @@ _KIND_OF = {name: kind for kind, name in _TYPE_OF.items()}
 
 
 def to_jaxpp(schedule: Schedule) -> str:
-    """The task table of a valid schedule.
+    """Return the task table of a valid schedule.
 
     Where any backward is split, JaxPP wants all in two tasks: BW becomes BWD_I and BWD_W, one after the other.
 
@@ -46,7 +46,7 @@ def to_jaxpp(schedule: Schedule) -> str:
 
 
 def _in_two(row: Sequence[OrderedOp]) -> Iterator[OrderedOp]:
-    """The row with every backward as B and W; a first virtual stage that has no B gets it where its W is."""
+    """Yield the ops with every backward as B and W; where the first virtual stage has no B, one is put before its W."""
     split = {(v, j) for kind, v, j in row if kind is Kind.B}
     for kind, v, j in row:
         if kind is Kind.BW or (kind is Kind.W and (v, j) not in split):
@@ -68,7 +68,7 @@ def _check_first_stage(rows: Sequence[Sequence[OrderedOp]]) -> None:
 
 
 def from_jaxpp(document: object, instance: Instance | None = None) -> Order:
-    """The order in a task table, checked.
+    """Return the order in a task table, after checking it.
 
     Args:
         document: The parsed file.
@@ -77,7 +77,7 @@ def from_jaxpp(document: object, instance: Instance | None = None) -> Order:
     Raises:
         ValueError: One line that names the field, or the row and the task.
     """
-    table = Table(document, SCHEMA, "JaxPP", rows="tasks", of="tasks")
+    table = TaskTable(document, SCHEMA, "JaxPP", rows="tasks", of="tasks")
     cells = [[_cell(r, i, task) for i, task in enumerate(row)] for r, row in enumerate(table.rows)]
     order = order_of(cells, instance)
     table.agree(num_stages=len(order.stage_of), num_mubatches=order.microbatches, mpmd_idx=list(order.stage_of))

@@ -23,19 +23,19 @@ _MOST_LETTERS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The layers of each virtual stage, as letters such as ``Ett``, and the stage of each virtual stage."""
+    """Hold the layers of each virtual stage, as letters such as ``Ett``, and the stage of each virtual stage."""
 
     by_virtual_stage: tuple[str, ...]
     stage_of: tuple[int, ...]
 
     @property
     def decoder_layers(self) -> tuple[int, ...]:
-        """Number of decoder layers, by virtual stage."""
+        """Return the number of decoder layers, by virtual stage."""
         return tuple(letters.count("t") for letters in self.by_virtual_stage)
 
 
 def read_layout(text: str, stages: int) -> Layers:
-    """The layers that a layout string gives each virtual stage.
+    """Return the layers that a layout string gives each virtual stage.
 
     Args:
         text: The string.
@@ -54,7 +54,7 @@ def read_layout(text: str, stages: int) -> Layers:
 
 
 def _unrolled(text: str) -> str:
-    """The string with its repetitions written out."""
+    """Return the string with its repetitions written out."""
     parts, at = [], 0
     while at < len(text):
         match = _ITEM.match(text, at)
@@ -73,7 +73,7 @@ def _unrolled(text: str) -> str:
 
 
 def checked(by_virtual_stage: Sequence[str], stage_of: tuple[int, ...]) -> Layers:
-    """The layers, where they are in an order that Megatron builds.
+    """Return the layers, after checking that Megatron builds them in this order.
 
     Raises:
         ValueError: There is not one E at the very beginning, one L at the very end, and every m after every t.
@@ -89,7 +89,7 @@ def checked(by_virtual_stage: Sequence[str], stage_of: tuple[int, ...]) -> Layer
 
 
 def write_layout(layers: Layers) -> str:
-    """The layout string, equal neighbours as a repetition.
+    """Return the layout string, with equal neighbours as a repetition.
 
     Raises:
         ValueError: The virtual stages do not go round the stages in order, as Megatron has it.
@@ -112,7 +112,7 @@ def _short(letters: str) -> str:
 
 
 def spread(decoder_layers: Sequence[int], stage_of: tuple[int, ...]) -> Layers:
-    """Layers from their numbers, the embedding first and the loss last.
+    """Return layers from their numbers, the embedding first and the loss last.
 
     Args:
         decoder_layers: By virtual stage; or one number, for all of them together, where it divides evenly.
@@ -140,7 +140,7 @@ def spread(decoder_layers: Sequence[int], stage_of: tuple[int, ...]) -> Layers:
 
 
 def layers_document(layers: Layers) -> dict[str, object]:
-    """The table that ``zbopt import`` writes: counts by kind, and the letters in order, for each virtual stage."""
+    """Return the table that ``zbopt import`` writes: counts by kind and the letters in order, by virtual stage."""
     return {
         "schema": SCHEMA,
         "stages": max(layers.stage_of) + 1,
@@ -155,7 +155,7 @@ def layers_document(layers: Layers) -> dict[str, object]:
 
 
 def layers_from_document(document: object) -> Layers:
-    """The layers in such a table.
+    """Return the layers in a table that ``layers_document`` made.
 
     Raises:
         ValueError: One line that names the entry.

@@ -1,4 +1,4 @@
-"""An order of ops on each stage, without times: what most foreign formats hold, and what makes one complete.
+"""Orders of ops on each stage, without times, which most foreign formats hold, and the check that one is complete.
 
 A reader turns its file into rows of ``Cell`` and hands them to ``order_of``, whose errors name the cell.
 """
@@ -17,7 +17,7 @@ OrderedOp = tuple[Kind, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One op of a foreign file; ``where`` is its place, in words for an error."""
+    """Hold one op of a foreign file; ``where`` is its place, in words for an error."""
 
     step: OrderedOp
     where: str
@@ -25,14 +25,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A complete order: every op once, on one stage, after what it needs. ``rows`` are by stage."""
+    """Hold a complete order: every op once, on one stage, after the ops that it needs. ``rows`` are by stage."""
 
     stage_of: tuple[int, ...]
     microbatches: int
     rows: tuple[tuple[OrderedOp, ...], ...]
 
     def unit_instance(self) -> Instance:
-        """The instance of this placement with F = B = W = 1 and BW = 2 ticks, no cap, no communication time."""
+        """Return the instance of this placement with F = B = W = 1 and BW = 2 ticks, no cap, no communication time."""
         return Instance.model_validate(
             {
                 "stages": len(self.rows),
@@ -88,7 +88,7 @@ def require_kept(schedule: Schedule, reader: str) -> None:
 
 
 def order_of_schedule(schedule: Schedule) -> Order:
-    """The order in which ``schedule`` runs the ops of its first iteration, the optimizer steps left out.
+    """Return the order in which ``schedule`` runs the ops of its first iteration, without optimizer steps.
 
     Raises:
         ValueError: There are several routes, or activations are dropped.
@@ -105,7 +105,7 @@ def order_of_schedule(schedule: Schedule) -> Order:
 
 
 def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -> Order:
-    """The order that the rows hold, one row a stage.
+    """Return the order that the rows hold, one row for each stage.
 
     Args:
         rows: The ops of each stage.
@@ -134,7 +134,7 @@ def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -
     microbatches = instance.microbatches if instance else 1 + max(c.step[2] for row in rows for c in row)
     no_first_b = instance is not None and instance.has_lone_w(0)
     _complete(rows, stage_of, microbatches, no_first_b)
-    _Run(rows, len(stage_of)).check()
+    _OrderCheck(rows, len(stage_of)).check()
     return Order(stage_of, microbatches, tuple(tuple(cell.step for cell in row) for row in rows))
 
 
@@ -181,7 +181,7 @@ def _same_placement(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], i
 
 
 def _as_allowed(row: Iterable[Cell], instance: Instance) -> Iterator[Cell]:
-    """The ops that the instance has: BW as B and W where it must not fuse, no B where the first stage has none."""
+    """Yield the ops that the instance has: BW as B and W where it must not fuse, no B where it has none."""
     for cell in row:
         kind, v, j = cell.step
         if kind is Kind.BW and not instance.has_bw(v):
@@ -192,7 +192,7 @@ def _as_allowed(row: Iterable[Cell], instance: Instance) -> Iterator[Cell]:
 
 
 def _complete(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], microbatches: int, no_first_b: bool) -> None:
-    """Each F once, and each backward once: as BW, or as B and W, or as W where the first virtual stage has no B."""
+    """Refuse an order without each F once and each backward once: as BW, or B and W, or W where there is no B."""
     found: dict[OrderedOp, Cell] = {}
     kinds: dict[tuple[int, int], set[Kind]] = {}
     for row in rows:
@@ -220,8 +220,8 @@ def _complete(rows: Sequence[Sequence[Cell]], stage_of: tuple[int, ...], microba
                 )
 
 
-class _Run:
-    """Runs the rows without times: what never starts waits for an op behind it, or in a circle."""
+class _OrderCheck:
+    """Run the rows without times, to find ops that never start: they wait for an op behind them, or in a circle."""
 
     def __init__(self, rows: Sequence[Sequence[Cell]], virtual_stages: int) -> None:
         self.rows, self.last = rows, virtual_stages - 1
@@ -259,13 +259,13 @@ class _Run:
         )
 
     def lacking(self, cell: Cell) -> OrderedOp:
-        """What an op lacks that cannot start."""
+        """Return an op that a stuck op waits for."""
         step = self.missing(cell.step)
         assert step is not None, "an op that stands at the head of its row lacks an input"
         return step
 
     def missing(self, step: OrderedOp) -> OrderedOp | None:
-        """An op that has to run before ``step`` and has not."""
+        """Return an op that has to run before ``step`` and has not; ``None``: all have run."""
         return next((need for need in self.needs(step) if need not in self.done), None)
 
     def needs(self, step: OrderedOp) -> Iterator[OrderedOp]:

@@ -1,7 +1,7 @@
 """Traces of torch.profiler, read by the names ``PP:0F0`` that PyTorch's pipeline runtime gives its actions.
 
-A rank writes one file, or several ranks one. A rank is a file and a process in it. What a GPU ran counts before what
-the host asked for. The last step that every op has is read; what it lacks, nobody can say.
+Each rank may write a file of its own, or several may share one; a process in a file is a rank. Where a GPU recorded
+ranges, those of the host are ignored. The reader takes the last step in which every op ran.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_STEP_US = 10.0**10
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """One action as it ran, times in microseconds."""
+    """Hold one action as it ran, times in microseconds."""
 
     action: Action
     rank: tuple[int, str]
@@ -36,7 +36,7 @@ class _Range:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A step as it ran: the order, and the schedule with observed times.
+    """Hold a step as it ran: the order, and the schedule with observed times.
 
     The schedule's instance has the median time of each op and no communication: a transfer is part of what was waited
     for. Single ops last shorter or longer than the median; that is what was observed.
@@ -47,7 +47,7 @@ class Observed:
 
 
 def from_profiler(documents: Mapping[str, object]) -> Observed:
-    """The last whole step in the traces.
+    """Return the last whole step in the traces.
 
     Args:
         documents: The parsed traces by file name, one of each rank, or one of all.
@@ -96,7 +96,7 @@ def _number(entry: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def _last_step(ranges: Sequence[_Range]) -> list[_Range]:
-    """Of each action its n-th run, n being how often all of them ran."""
+    """Return the n-th run of each action, where n is how often every action ran at least."""
     runs: dict[Action, list[_Range]] = defaultdict(list)
     for r in sorted(ranges, key=lambda r: r.start):
         runs[r.action].append(r)
@@ -105,7 +105,7 @@ def _last_step(ranges: Sequence[_Range]) -> list[_Range]:
 
 
 def _rows(step: Sequence[_Range]) -> list[list[_Range]]:
-    """Ranges by rank, ranks in the order of their lowest virtual stage, each by start."""
+    """Return ranges by rank and start, ranks in the order of their lowest virtual stage."""
     by_rank: dict[tuple[int, str], list[_Range]] = defaultdict(list)
     for r in sorted(step, key=lambda r: (r.start, r.end)):
         by_rank[r.rank].append(r)
@@ -138,7 +138,7 @@ def _schedule(rows: Sequence[Sequence[_Range]], order: Order) -> Schedule:
 
 
 def _instance(events: Sequence[Event], order: Order, tick: str) -> Instance:
-    """The placement, with the median time of each op."""
+    """Return the instance of the observed placement, with the median time of each op."""
     durations: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
     for e in events:
         durations[e.kind, e.virtual_stage].append(e.end - e.start)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 
 from zbopt.formats.order import Cell, Order, order_of, require_kept, require_one_route
-from zbopt.formats.table import Table, is_index
+from zbopt.formats.table import TaskTable, is_index
 from zbopt.problem.instance import Instance, Kind, placement_of
 from zbopt.problem.schedule import Event, Schedule
 
@@ -20,7 +20,7 @@ _KIND_OF = {kind.value: kind for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)}
 
 
 def to_sail_zb(schedule: Schedule) -> str:
-    """The nodes of a valid schedule, row by row.
+    """Return the nodes of a valid schedule, a row for each stage.
 
     Raises:
         ValueError: The runtime would not run it: a placement that is not linear, interleaved or v (it sends to
@@ -47,7 +47,7 @@ def to_sail_zb(schedule: Schedule) -> str:
 
 
 def _chunks(instance: Instance) -> int:
-    """Virtual stages a stage, where the placement is one that the runtime has."""
+    """Return the virtual stages of a stage; refuse a placement that the runtime does not have."""
     chunks, rest = divmod(instance.virtual_stages, instance.stages)
     named = [("interleaved", chunks)] if not rest else []
     named += [("v", 2)] if chunks == 2 and not rest else []
@@ -68,7 +68,7 @@ def _apart(instance: Instance, virtual_stage: int) -> int:
 
 
 def _check_queues(rows: list[list[Event]]) -> None:
-    """B takes the oldest F of its virtual stage, W the oldest B."""
+    """Refuse an order in which B does not take the oldest F of its virtual stage, or W the oldest B."""
     for row in rows:
         waiting: dict[tuple[str, int | None], list[Event]] = {}
         for e in row:
@@ -112,7 +112,7 @@ def _node(e: Event, instance: Instance) -> dict[str, object]:
 
 
 def from_sail_zb(document: object, instance: Instance | None = None) -> Order:
-    """The order of the nodes, checked; their times are not looked at.
+    """Return the order of the nodes, after checking it; their times are ignored.
 
     Args:
         document: The parsed file.
@@ -121,7 +121,7 @@ def from_sail_zb(document: object, instance: Instance | None = None) -> Order:
     Raises:
         ValueError: One line that names the field, or the row and the node.
     """
-    table = Table(document, SCHEMA, "sail-zb", rows="rows", of="nodes")
+    table = TaskTable(document, SCHEMA, "sail-zb", rows="rows", of="nodes")
     order = order_of([list(_cells(r, row)) for r, row in enumerate(table.rows)], instance)
     stages = len(table.rows)
     table.agree(n_stages=stages, n_micro=order.microbatches, max_chunks=len(order.stage_of) // stages)

@@ -1,12 +1,12 @@
-"""A task table as JSON: rows of tasks by device, and what the document says beside them."""
+"""Task tables as JSON: rows of tasks by device, and other fields of the document."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class Table:
-    """The rows of a document, and its other fields.
+class TaskTable:
+    """Hold the rows of a document, and its other fields.
 
     Args:
         document: The parsed file.
@@ -29,7 +29,7 @@ class Table:
         self._document, self._of = document, of
 
     def agree(self, **said: object) -> None:
-        """Raises ``ValueError`` where the document says another value than the rows make."""
+        """Raise ``ValueError`` where a field of the document contradicts its rows."""
         for name, found in said.items():
             value = self._document.get(name)
             if value != found or isinstance(value, bool):
@@ -37,5 +37,5 @@ class Table:
 
 
 def is_index(value: object) -> bool:
-    """A stage or microbatch: a whole number from 0, within reason."""
+    """Return whether a value can number a stage or microbatch: a whole number from 0 to 10**9."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9

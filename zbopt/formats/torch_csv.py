@@ -1,4 +1,4 @@
-"""The action tables of ``torch.distributed.pipelining``, as text: one row a rank, one cell an action.
+"""Action tables of ``torch.distributed.pipelining``, as text: one row a rank, one cell an action.
 
 PyTorch calls our virtual stage a stage, our B ``I`` and our BW ``B``; the letters here are PyTorch's. The loader in
 PyTorch reads a cell's beginning only (``0F0xyz`` passes); this reader takes whole cells or none. Rows and cells count
@@ -22,7 +22,7 @@ from zbopt.problem.instance import Instance, Kind
 
 
 class Op(StrEnum):
-    """What an action does, in PyTorch's letters."""
+    """Name what an action does, in PyTorch's letters."""
 
     FORWARD = "F"
     INPUT_GRAD = "I"
@@ -51,7 +51,7 @@ _RECEIVES = {Op.RECV_F: (-1, Op.SEND_F), Op.RECV_B: (1, Op.SEND_B)}
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One cell. ``microbatch`` is ``None`` for an action of a whole virtual stage."""
+    """Represent one cell. ``microbatch`` is ``None`` for an action of a whole virtual stage."""
 
     virtual_stage: int
     op: Op
@@ -62,7 +62,7 @@ class Action:
         return f"{self.virtual_stage}{self.op.value}{micro}"
 
     def as_whole(self) -> Action:
-        """B in the place of I: both put the input's gradient there."""
+        """Return the action with PyTorch's B for its I: both give the gradient of the input."""
         return replace(self, op=Op.BACKWARD) if self.op is Op.INPUT_GRAD else self
 
 
@@ -71,7 +71,7 @@ Rows = tuple[tuple[Action, ...], ...]
 
 
 def parse_action(text: str) -> Action:
-    """The action that ``text`` names.
+    """Return the action that ``text`` names.
 
     Raises:
         ValueError: The text is no action, or the microbatch is missing or too many.
@@ -87,12 +87,12 @@ def parse_action(text: str) -> Action:
 
 
 def rows_text(rows: Sequence[Sequence[Action]]) -> str:
-    """A table as PyTorch's loader, ``read_rows`` and ``order_from_csv`` take it."""
+    """Return a table as text that PyTorch's loader, ``read_rows`` and ``order_from_csv`` read."""
     return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
 def compute_only(rows: Rows) -> Rows:
-    """The table without transfers and parameter handling: the format that torchtitan reads."""
+    """Return the table without transfers and parameter handling: the format that torchtitan reads."""
     return tuple(tuple(action for action in row if action.op in COMPUTE) for row in rows)
 
 
@@ -119,14 +119,14 @@ def read_rows(path: Path | str) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """An action with its place in the table."""
+    """Hold an action with its place in the table."""
 
     action: Action
     where: str
 
 
 def order_from_csv(text: str, instance: Instance | None = None) -> Order:
-    """The order of compute ops in a table of either of PyTorch's formats, checked.
+    """Return the order of compute ops in a table of either of PyTorch's formats, after checking it.
 
     Empty cells mean idle, spaces around a cell mean nothing, and an OVERLAP_F_B cell counts as its parts in turn. In a
     table with transfers each has to have its other end, and both ranks of a pair the same sequence of them: on NCCL a
@@ -182,7 +182,7 @@ def _computes(row: Iterable[_Placed]) -> Iterator[Cell]:
 
 
 class _Links:
-    """The sends and receives of a table, each with its other end."""
+    """Hold the sends and receives of a table, each with its other end."""
 
     def __init__(self, rows: Sequence[Sequence[_Placed]], stage_of: tuple[int, ...]) -> None:
         self.rows, self.stage_of = rows, stage_of
@@ -236,7 +236,7 @@ class _Links:
         )
 
     def run(self) -> None:
-        """Refuse what never starts, with transfers that are posted and not waited for, as PyTorch runs them."""
+        """Refuse a table with actions that never start, where transfers are posted without waiting, as PyTorch does."""
         done: set[Action] = set()
         heads = [0] * len(self.rows)
         moved = True
@@ -255,12 +255,12 @@ class _Links:
             )
 
     def _own(self, rank: int, placed: _Placed, done: set[Action]) -> list[str]:
-        """What an action lacks of its own row: the fault lies there, where others only wait for it."""
+        """Return the missing actions of a row that its own action waits for: the fault is there, others only wait."""
         missing = self._needs(placed.action) - done
         return [str(action) for action in missing if self.stage_of[action.virtual_stage] == rank]
 
     def _needs(self, action: Action) -> set[Action]:
-        """Actions that have to come first: the producer of what is sent, or both ends of what brings the input."""
+        """Return the actions that have to come first: the producer of a sent tensor, or both ends of a transfer."""
         v, micro = action.virtual_stage, action.microbatch
         if action.op in _SENDS:
             return {Action(v, Op.FORWARD if action.op is Op.SEND_F else Op.BACKWARD, micro)}

@@ -1,1 +1,1 @@
-"""Results for people: pages of text, JSON, and charts for terminal, notebook, browser and paper."""
+"""Reports of results: pages of text, JSON, and charts for terminal, notebook, browser and paper."""

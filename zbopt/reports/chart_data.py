@@ -1,4 +1,4 @@
-"""A schedule as the columns of numbers that the browser page draws: ops, idle intervals, memory, critical path."""
+"""Chart data: the columns of numbers that the browser page draws: ops, idle intervals, memory, critical path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from zbopt.analysis.idle import Cause, Explanation
-from zbopt.analysis.lanes import extent, lanes_of, nth_of, seconds_of
+from zbopt.analysis.lanes import extent, lanes_of, local_stage_numbers, overlapped_backwards
 from zbopt.analysis.metrics import Figures, memory_changes
 from zbopt.costs.times import tick_ns
 from zbopt.graph.memory import static_memory
@@ -39,7 +39,7 @@ _CAUSE_NUMBER = {cause: number for number, cause in enumerate(CAUSES)}
 
 
 def common_tick(ticks: Sequence[tuple[str, str]]) -> tuple[str, list[int]]:
-    """The tick that several schedules share, and how many of it one tick of each is.
+    """Return the tick that several schedules share, and how many of it one tick of each is.
 
     Args:
         ticks: For each schedule its name and its tick.
@@ -61,11 +61,11 @@ def common_tick(ticks: Sequence[tuple[str, str]]) -> tuple[str, list[int]]:
 
 
 def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
-    """All that the page's script needs of one schedule; times in the page's ticks, ``factor`` of them one of its own.
+    """Return all that the page's script needs of one schedule, in ticks of the page, ``factor`` to a tick here.
 
-    Ops are numbered by row, then start. ``half`` is 1 of an F that is one op with a BW, which is 2; 0 of all others.
+    Ops are numbered by lane, then start. ``half`` is 1 for an F that runs as one op with a BW, 2 for that BW, else 0.
     An idle interval is (stage, start, end, cause, op before which, op for
-    which), with -1 for no op. ``stage`` is given where rows hold events of other stages.
+    which), with -1 for no op. ``stage`` is given where lanes hold events of other stages.
     """
     instance = why.schedule.instance
     rows = lanes_of(why.schedule)
@@ -74,7 +74,7 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
     elsewhere = any(event.stage != row.stage for row in rows for event in row.events)
     first, last = extent(why.schedule)
 
-    upper = {i: second for row in rows for i, second in seconds_of(instance, row).items()}
+    upper = {i: second for row in rows for i, second in overlapped_backwards(instance, row).items()}
     lower = {id(second) for second in upper.values()}
 
     def place(event: Event | None) -> int:
@@ -86,9 +86,9 @@ def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
         "to": last * factor,
         "rows": [0, *accumulate(len(row.events) for row in rows[:-1])],
         "stageOf": [row.stage for row in rows],
-        "beside": [row.beside for row in rows],
+        "beside": [row.resource for row in rows],
         "stage": [e.stage for e in events] if elsewhere else None,
-        "nth": nth_of(instance),
+        "nth": local_stage_numbers(instance),
         "kind": [_KIND_NUMBER[e.kind] for e in events],
         "virtual": [-1 if e.virtual_stage is None else e.virtual_stage for e in events],
         "microbatch": [-1 if e.microbatch is None else e.microbatch for e in events],
@@ -136,6 +136,6 @@ def _memory(schedule: Schedule, known: Figures, number: Mapping[int, int], facto
 
 
 def _short(amount: Fraction) -> str:
-    """An amount that fits beside a chart."""
+    """Return an amount as text that fits beside a chart."""
     text = amount_text(amount)
     return text if len(text) <= 6 else f"{float(amount):.4g}"

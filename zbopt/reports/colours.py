@@ -1,4 +1,4 @@
-"""How all pictures show a kind: its colour, its name, and its sign in the terminal.
+"""Colours, names and signs of kinds of op, shared by all pictures.
 
 On compute F is blue, B teal, W green, BW lime, O grey and R yellow, as in the zero-bubble papers. Kinds differ in
 lightness as well as in hue, for eyes that confuse hues and for grey prints.

@@ -1,11 +1,11 @@
-"""Why a schedule takes as long as it does, as lines of text and as JSON."""
+"""Explanation of a schedule's length, as lines of text and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from zbopt.analysis.idle import Avoidable, Cause, Explanation, Idle, Measured, Window
+from zbopt.analysis.idle import Avoidable, Cause, Explanation, Idle, IdleWindow, Measured
 from zbopt.costs.times import time_text
 from zbopt.problem.instance import Objective
 from zbopt.problem.numbers import counted
@@ -20,7 +20,7 @@ _MOST_OPS = 40
 
 
 def explain_page(explained: Explanation, width: int) -> Iterator[str]:
-    """All that ``zbopt explain`` prints."""
+    """Yield the lines that ``zbopt explain`` prints."""
     whole, steady, tick = explained.whole(), explained.steady(), explained.schedule.instance.tick
     unit = "" if tick == "unit" else f", in ticks of {tick}"
     yield f"idle time by cause, all stages together{unit}:"
@@ -43,7 +43,7 @@ def _measured_text(measured: Measured) -> str:
     return f" of the {what}, on stage {measured.stage} from {measured.begin} to {measured.end}"
 
 
-def _window_text(window: Window, tick: str) -> str:
+def _window_text(window: IdleWindow, tick: str) -> str:
     time = time_text(window.end - window.begin, tick)
     return (
         f"ticks {window.begin} to {window.end}{f' ({time} long)' if time else ''} on "
@@ -52,8 +52,8 @@ def _window_text(window: Window, tick: str) -> str:
     )
 
 
-def _idle_table(whole: Window, steady: Window | None) -> list[str]:
-    """A row for each cause that there is."""
+def _idle_table(whole: IdleWindow, steady: IdleWindow | None) -> list[str]:
+    """Return a table row for each cause that occurs."""
     causes = [cause for cause in Cause if whole.by_cause[cause]]
     if not causes:
         return ["  none: no stage was ever idle"]
@@ -82,7 +82,7 @@ def _path(path: Sequence[Event]) -> list[str]:
 
 
 def bubble_text(found: Avoidable) -> str:
-    """An avoidable bubble in one sentence."""
+    """Return one sentence about an avoidable bubble."""
     idle = found.idle
     use = (
         f"{found.op.id} could run as B and W" if found.by_split else f"{found.op.id} could run from {found.usable_from}"
@@ -94,7 +94,7 @@ def bubble_text(found: Avoidable) -> str:
 
 
 def explain_record(explained: Explanation) -> Record:
-    """What ``zbopt explain --json`` prints."""
+    """Return the record that ``zbopt explain --json`` prints."""
     steady, found = explained.steady(), explained.avoidable()
     return {
         "whole_iteration": _window_record(explained.whole()),
@@ -123,7 +123,7 @@ def explain_record(explained: Explanation) -> Record:
     }
 
 
-def _window_record(window: Window) -> Record:
+def _window_record(window: IdleWindow) -> Record:
     return {
         "begin": window.begin,
         "end": window.end,
@@ -137,7 +137,7 @@ def _window_record(window: Window) -> Record:
 
 
 def idle_record(idle: Idle) -> Record:
-    """An idle interval, its ops by id."""
+    """Return an idle interval as a record, its ops by id."""
     return {
         "stage": idle.stage,
         "start": idle.start,
@@ -149,5 +149,5 @@ def idle_record(idle: Idle) -> Record:
 
 
 def sums_record(sums: Mapping[Cause, int]) -> Record:
-    """Idle ticks by cause."""
+    """Return idle ticks by cause as a record."""
     return {cause.value: ticks for cause, ticks in sums.items()}

@@ -1,4 +1,4 @@
-"""The Gantt chart for papers, by matplotlib (``zbopt[plot]``): colours by kind, microbatch numbers, links below stages.
+"""Gantt chart for papers, by matplotlib (``zbopt[plot]``): colours by kind, microbatch numbers, links below stages.
 
 Kinds differ in lightness too, so that they stay apart without colour. Where a stage holds several virtual stages, the
 ops of its second one have a line along their lower edge, those of the third two, and so on up to three.
@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zbopt.analysis.lanes import Lane, extent, kinds_of, lanes_of, nth_of, seconds_of
+from zbopt.analysis.lanes import Lane, extent, kinds_of, lanes_of, local_stage_numbers, overlapped_backwards
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.problem.atomic import write_bytes
 from zbopt.problem.instance import COMPUTE, Instance, Kind
@@ -52,7 +52,7 @@ _NO_DATE: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"Creati
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What sets ops apart: their kind, and which of its stage's virtual stages they are of."""
+    """Hold what sets ops apart in the chart: their kind, and which of their stage's virtual stages they are on."""
 
     kind: Kind
     nth: int
@@ -67,7 +67,7 @@ class _Look:
 
 
 class _Box(NamedTuple):
-    """An event in the chart: the height of its middle and its own height, in rows from the first one on."""
+    """Place an event in the chart: the height of its middle and its own height, in lanes from the first one on."""
 
     middle: float
     height: float
@@ -75,7 +75,7 @@ class _Box(NamedTuple):
 
 
 def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) -> Axes:
-    """Draw ``schedule`` on ``ax``: a row a stage and link, stage 0 at the top, time in the unit that reads best.
+    """Draw ``schedule`` on ``ax``: a lane for each stage and link, stage 0 at the top, in the unit that reads best.
 
     Args:
         schedule: What to draw; it need not be valid.
@@ -95,15 +95,15 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
 
 
 def _looks(instance: Instance, rows: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
-    """What is to be drawn between two ticks, by how it looks."""
+    """Return the boxes to draw between two ticks, by how they look."""
     looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
-    nths = nth_of(instance)
+    nths = local_stage_numbers(instance)
     for number, row in enumerate(rows):
-        seconds = seconds_of(instance, row)
+        seconds = overlapped_backwards(instance, row)
         half = dict.fromkeys(seconds, -1) | {id(second): 1 for second in seconds.values()}
         for event in row.events:
             v = event.virtual_stage
-            known = row.beside is None and v is not None and 0 <= v < len(nths)
+            known = row.resource is None and v is not None and 0 <= v < len(nths)
             if event.end > first and event.start < last and event.end > event.start:
                 side = half.get(id(event), 0)
                 box = _Box(number + side * _BAR / 4, _BAR / 2 if side else _BAR, event)
@@ -131,7 +131,7 @@ def _bars(ax: Axes, looks: dict[_Look, list[_Box]]) -> None:
 
 
 def _points_a_unit(ax: Axes) -> tuple[float, float]:
-    """Points that a tick is long and a row is high, at the present size of ``ax``."""
+    """Return how many points a tick is long and a lane is high, at the present size of ``ax``."""
     box = ax.get_window_extent()
     (first, last), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     points = 72 / ax.figure.dpi
@@ -139,7 +139,7 @@ def _points_a_unit(ax: Axes) -> tuple[float, float]:
 
 
 def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) -> None:
-    """A number on every op on which the longest fits, all of one size: the largest at which they do.
+    """Draw a number on every op that has room for the longest one, all in one size: the largest that fits.
 
     Of ops of one length all have their number, or none: 0 to 9 without 10 would look like ops without one.
     """
@@ -174,7 +174,7 @@ def _axes(ax: Axes, instance: Instance, rows: Sequence[Lane], first: int, last: 
 
 
 def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
-    """A patch and its name for each kind, and for each further virtual stage of a stage, that ``schedule`` has."""
+    """Yield a patch and its name for each kind, and for each further virtual stage of a stage, in ``schedule``."""
     from matplotlib.patches import Patch
 
     for kind in kinds_of(lanes_of(schedule)):
@@ -182,18 +182,18 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
     yield Patch(facecolor="#ededed", edgecolor="#bbbbbb", linewidth=0.5), "idle"
     if _is_halved(schedule):
         yield Patch(facecolor="none"), "F above BW: both as one op"
-    for lines in range(1, min(max(nth_of(schedule.instance)), _MOST_LINES) + 1):
-        later = " and later" if lines == _MOST_LINES < max(nth_of(schedule.instance)) else ""
+    for lines in range(1, min(max(local_stage_numbers(schedule.instance)), _MOST_LINES) + 1):
+        later = " and later" if lines == _MOST_LINES < max(local_stage_numbers(schedule.instance)) else ""
         name = f"{lines} line{'s' if lines > 1 else ''}: virtual stage {lines + 1}{later} of its stage"
         yield Patch(facecolor="none"), name
 
 
 def _is_halved(schedule: Schedule) -> bool:
-    return any(seconds_of(schedule.instance, row) for row in lanes_of(schedule))
+    return any(overlapped_backwards(schedule.instance, row) for row in lanes_of(schedule))
 
 
 def _columns(names: Sequence[str], width_inches: float) -> int:
-    """Most columns in which a legend with ``names``, line by line, is not wider than ``width_inches``."""
+    """Return the most columns in which a legend with ``names``, line by line, is not wider than ``width_inches``."""
     for columns in range(len(names), 1, -1):
         wide = sum(max(map(len, names[c::columns])) * 0.062 + 0.42 for c in range(columns))
         if wide <= width_inches:
@@ -249,7 +249,7 @@ def picture_settings() -> AbstractContextManager[None]:
 
 
 def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_inches: float = 7.2) -> Figure:
-    """The chart with its legend below it, as high as the stages need."""
+    """Return the chart with its legend below it, as high as the stages need."""
     from matplotlib.figure import Figure
 
     entries = list(legend_entries(schedule))

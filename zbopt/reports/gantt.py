@@ -1,4 +1,4 @@
-"""The Gantt chart in a terminal: a row a stage and link, a colour a kind, microbatch numbers where they fit.
+"""Gantt chart in a terminal: a lane for each stage and link, a colour a kind, microbatch numbers where they fit.
 
 It reads without colour too: every op shows its letter first, an idle time shows dots.
 """
@@ -15,15 +15,15 @@ from zbopt.analysis.lanes import kinds_of, lanes_of
 from zbopt.costs.times import decimal_text, unit_of
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, SIGNS, text_colour
-from zbopt.reports.grid import Grid, Run, axis_step, grid_of
+from zbopt.reports.grid import Grid, Span, axis_step, grid_of
 
 STYLES = {kind: f"{text_colour(kind)} on {colour}" for kind, colour in COLOURS.items()}
 MOST_ROWS = 64
-"""Most rows that are drawn; of more, the first and the last."""
+"""Most lanes that are drawn; of more, only the first and the last are."""
 
 
 def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, int] | None = None) -> Iterator[Text]:
-    """The lines of the chart, none wider than ``width``.
+    """Yield the lines of the chart, none wider than ``width``.
 
     Args:
         schedule: What to draw.
@@ -48,8 +48,8 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
     yield from _legend(schedule, grid, width, coloured=coloured)
 
 
-def _numbered(row: Sequence[Run]) -> set[str]:
-    """The signs most of whose ops in a row have room for a number: a few among bare letters would say little."""
+def _numbered(row: Sequence[Span]) -> set[str]:
+    """Return the signs most of whose ops in a lane have room for a number: a few numbers would say little."""
     room: dict[str, int] = defaultdict(int)
     for run in row:
         if run.event is not None:
@@ -62,13 +62,13 @@ def _sign(event: Event, second: Event | None) -> str:
 
 
 def _named(event: Event, second: Event | None = None) -> str:
-    """``F4``; ``F4+BW1`` of an F and a BW that are one op."""
+    """Return the name of an op: ``F4``, or ``F4+BW1`` for an F and a BW that run as one op."""
     name = SIGNS[event.kind] + ("" if event.microbatch is None else str(event.microbatch))
     return name if second is None else f"{name}+{_named(second)}"
 
 
-def _cell(run: Run, fill: str, numbered: Container[str]) -> str:
-    """The text of one run: letter, and number where its kind has them, or as much of it as fits."""
+def _cell(run: Span, fill: str, numbered: Container[str]) -> str:
+    """Return the text of one span: letter, and number where its kind shows them, or as much of it as fits."""
     if run.event is None:
         return "·" * run.columns
     name, sign = _named(run.event, run.second), _sign(run.event, run.second)
@@ -78,7 +78,7 @@ def _cell(run: Run, fill: str, numbered: Container[str]) -> str:
 
 
 def _axis(grid: Grid, margin: int, tick: str, width: int) -> Iterator[Text]:
-    """Times below the chart, each beginning in the column in which it begins."""
+    """Yield the time axis; each time is written from its own column on."""
     unit, per_tick = unit_of(grid.ticks, tick)
     longest = len(decimal_text(grid.ticks * per_tick))
     step = axis_step(grid.ticks, grid.columns, min(longest, 6) + 2)

@@ -1,4 +1,4 @@
-"""A schedule as rows of columns: which op each column of a chart shows. Terminal and picture both draw from it."""
+"""Grid of a chart: which op each column of each lane shows. Terminal and SVG picture both draw from it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from zbopt.analysis.lanes import Lane, extent, lanes_of, seconds_of
+from zbopt.analysis.lanes import Lane, extent, lanes_of, overlapped_backwards
 from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Event, Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Neighbouring columns [``first``, ``end``) that show one op; ``None``: idle. ``second``: the BW that it is too."""
+class Span:
+    """Hold neighbouring columns [``first``, ``end``) that show one op; ``None``: idle.
+
+    ``second`` is the BW that runs as one op with it.
+    """
 
     first: int
     end: int
@@ -22,34 +25,34 @@ class Run:
 
     @property
     def columns(self) -> int:
-        """Number of columns."""
+        """Return the number of columns."""
         return self.end - self.first
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Each row is a label and runs that fill ``columns``; time 0 of the chart is tick ``origin``."""
+    """Hold, for each lane, a label and spans that fill ``columns``; time 0 of the chart is tick ``origin``."""
 
     columns: int
     origin: int
     ticks: int
     labels: tuple[str, ...]
-    rows: tuple[tuple[Run, ...], ...]
+    rows: tuple[tuple[Span, ...], ...]
 
     def column_of(self, tick: int) -> int:
-        """Column in which ``tick``, counted from the origin, begins."""
+        """Return the column in which ``tick``, counted from the origin, begins."""
         return tick * self.columns // self.ticks
 
     @property
     def is_coarse(self) -> bool:
-        """A column stands for more than one tick, and shows what runs most of its time."""
+        """Return whether a column stands for several ticks; it then shows the op that runs for most of them."""
         return self.columns < self.ticks
 
 
 def grid_of(
     schedule: Schedule, most_columns: int, columns_a_tick: int = 4, window: tuple[int, int] | None = None
 ) -> Grid:
-    """The schedule on at most ``most_columns`` columns.
+    """Return the schedule on at most ``most_columns`` columns.
 
     Args:
         schedule: Events on stages that do not exist, or without duration, are left out.
@@ -61,21 +64,21 @@ def grid_of(
     origin, end = window or extent(schedule)
     ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
-    runs = (_runs(row, seconds_of(schedule.instance, row), origin, ticks, columns) for row in rows)
+    runs = (_runs(row, overlapped_backwards(schedule.instance, row), origin, ticks, columns) for row in rows)
     return Grid(columns, origin, ticks, tuple(row.label for row in rows), tuple(runs))
 
 
-def _runs(row: Lane, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Run, ...]:
+def _runs(row: Lane, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Span, ...]:
     drawn_with_another = {id(second) for second in seconds.values()}
     shown = _majority([e for e in row.events if id(e) not in drawn_with_another], origin, ticks, columns)
     starts = [c for c in range(columns) if c == 0 or shown[c] is not shown[c - 1]]
     return tuple(
-        Run(a, b, shown[a], seconds.get(id(shown[a]))) for a, b in zip(starts, [*starts[1:], columns], strict=True)
+        Span(a, b, shown[a], seconds.get(id(shown[a]))) for a, b in zip(starts, [*starts[1:], columns], strict=True)
     )
 
 
 def _majority(row: Sequence[Event], origin: int, ticks: int, columns: int) -> list[Event | None]:
-    """For each column the op that has most of it, among those of the kind (or idle) that has most of it.
+    """Return, for each column, the longest op in it of the kind (or idle) that fills most of it.
 
     Overlaps count in ticks times columns, so that they are exact integers: a column is ``ticks`` of them long.
     """
@@ -101,7 +104,7 @@ def _majority(row: Sequence[Event], origin: int, ticks: int, columns: int) -> li
 
 
 def axis_step(ticks: int, columns: int, per_label: int) -> int:
-    """Ticks between two labels of the time axis, 1, 2 or 5 times a power of ten, at least ``per_label`` columns."""
+    """Return the ticks between two axis labels: 1, 2 or 5 times a power of ten, at least ``per_label`` columns."""
     step = 1
     while step * columns < per_label * ticks:
         step = next(s for s in _round_numbers(step) if s > step)

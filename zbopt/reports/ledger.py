@@ -1,4 +1,4 @@
-"""The memory ledger as lines of text and as JSON."""
+"""Memory ledger as lines of text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADS = ("tensor", "of", "amount", "from", "to", "taken by", "freed by")
 
 
 def ledger_page(instance: Instance, ledgers: Sequence[StageLedger], *, whole: bool) -> Iterator[str]:
-    """For each stage its peak and who holds it; with ``whole`` every tensor's life and the curve too."""
+    """Yield each stage's peak and the tensors live then; with ``whole`` also every tensor's life and the curve."""
     for ledger in ledgers:
         yield _title(instance, ledger)
         yield from _lives("who holds it", ledger.holders, instance)
@@ -52,7 +52,7 @@ def _row(life: Life, named: bool) -> tuple[str, ...]:
 
 
 def ledger_record(instance: Instance, ledgers: Sequence[StageLedger]) -> Record:
-    """What ``zbopt ledger --json`` prints."""
+    """Return the record that ``zbopt ledger --json`` prints."""
     return {
         "unit": instance.memory_unit,
         "stages": [

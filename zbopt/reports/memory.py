@@ -1,4 +1,4 @@
-"""What an instance says of memory beside cap and activation, as labelled text."""
+"""Memory fields of an instance as labelled text, cap and activation left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Modes = tuple[Drop, ...] | None
 
 
 def memory_rows(instance: Instance) -> Iterator[tuple[str, str]]:
-    """Label and text of what is given; nothing where nothing is."""
+    """Yield label and text of each memory field that is given."""
     unit = given_unit(instance)
     static = [static_memory(instance, stage) for stage in range(instance.stages)]
     if any(static):
@@ -36,7 +36,7 @@ def memory_rows(instance: Instance) -> Iterator[tuple[str, str]]:
 
 
 def given_unit(instance: Instance) -> str:
-    """The unit of memory behind a number, where it is not an activation."""
+    """Return the unit of memory as it stands after a number; nothing where it is an activation."""
     return "" if instance.memory_unit == "activation" else f" {instance.memory_unit}"
 
 
@@ -45,7 +45,7 @@ def _drops(modes: Modes) -> bool:
 
 
 def _modes(modes: Modes, times: Mapping[str, tuple[int, ...] | None], left: Amounts | None, unit: str) -> str:
-    """Such as ``choose; R 2; 1/4 stays``."""
+    """Return the text of a way to drop activations, such as ``choose; R 2; 1/4 stays``."""
     parts = [runs_text(mode.value for mode in modes or ())]
     parts += [f"{name} {runs_text(ticks)}" for name, ticks in times.items() if ticks is not None]
     stays = f"{runs_text(left)}{unit}" if left is not None and any(left) else "nothing"

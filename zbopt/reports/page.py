@@ -1,4 +1,4 @@
-"""The pages that the commands print, as lines of plain text. Charts are in ``gantt``."""
+"""Pages that the commands print, as lines of plain text. Charts are in ``gantt``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OBJECTIVES = {
 
 
 def lines_of(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
-    """Labelled lines, wrapped to ``width`` with their continuation below the text."""
+    """Return labelled lines, wrapped to ``width`` with their continuation below the text."""
     lines = []
     for label, text in rows:
         parts = wrap(text, max(width - _LABEL, 20), break_on_hyphens=False) or [""]
@@ -36,7 +36,7 @@ def lines_of(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
 
 
 def asked(instance: Instance, notes: Sequence[str], width: int, title: str = "asked") -> list[str]:
-    """What was asked: the pipeline, its times, cap, objective and barrier, and what departs from the file."""
+    """Return the lines that repeat the problem: pipeline, times, cap, objective, barrier, and changes to the file."""
     title += f": {size_text(instance)}"
     if instance.name:
         title += f" ({instance.name})"
@@ -44,7 +44,7 @@ def asked(instance: Instance, notes: Sequence[str], width: int, title: str = "as
 
 
 def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
-    """The instance's fields, as label and text."""
+    """Yield the instance's fields, as label and text."""
     if not instance.is_linear:
         yield "placement", _placement_text(instance)
     if instance.routes is not None:
@@ -78,7 +78,7 @@ def asked_rows(instance: Instance) -> Iterable[tuple[str, str]]:
 
 
 def _around(instance: Instance) -> Iterable[tuple[str, str]]:
-    """What transfers are, and what comes around the microbatches, where anything is said of it."""
+    """Yield how transfers run, and what surrounds the microbatches, where the instance has any of it."""
     if instance.sends:
         occupies = "port" if instance.occupies_ports else "link"
         inside = ", ".join(dict.fromkeys(window.kind.value for window in instance.collectives or ()))
@@ -95,7 +95,7 @@ def _around(instance: Instance) -> Iterable[tuple[str, str]]:
 
 
 def _placement_text(instance: Instance) -> str:
-    """By its name where it has one, else the stages of all virtual stages in order."""
+    """Return the name of a placement where it has one, else the stages of all virtual stages in order."""
     stages, per_stage = instance.stages, instance.virtual_stages // instance.stages
     if instance.routes is None and instance.virtual_stages == per_stage * stages:
         if instance.stage_of == placement_of("interleaved", stages, per_stage):
@@ -135,7 +135,7 @@ def _times_text(instance: Instance) -> str:
 
 
 def _transfer_text(instance: Instance) -> str:
-    """The time of a transfer; where it differs by the stages between which it goes, all that occur."""
+    """Return the time of a transfer; where it differs by stages, all times that occur."""
     near = [(v, w) for v in range(instance.virtual_stages) for w in (instance.next_of(v), instance.previous_of(v))]
     inside = [(v, w) for v, w in near if w is not None]
     times = {instance.lag_ticks(v, w) for v, w in inside if instance.stage_of[v] != instance.stage_of[w]}
@@ -143,7 +143,7 @@ def _transfer_text(instance: Instance) -> str:
 
 
 def answer(result: Result, width: int) -> list[str]:
-    """What was found and what is proved of it."""
+    """Return the lines that say what was found and what is proved of it."""
     title = f"answer: {result.status.value}" + (", interrupted: the best schedule so far" if result.interrupted else "")
     return [title, *lines_of(_answer_rows(result), width)]
 
@@ -172,7 +172,7 @@ def _answer_rows(result: Result) -> Iterable[tuple[str, str]]:
 
 
 def bound_rows(result: Result) -> Iterable[tuple[str, str]]:
-    """The bound on the objective, what proved it, and how far the value is from it."""
+    """Yield the bound on the objective, what proved it, and how far the value is from it."""
     tick, objective = result.instance.tick, _OBJECTIVES[result.instance.objective]
     yield (
         "lower bound",
@@ -188,7 +188,7 @@ def _saved(heuristic: int, value: int) -> str:
 
 
 def figures_rows(instance: Instance, known: Figures) -> Iterable[tuple[str, str]]:
-    """Makespan, largest span, bubble ratios and peak memory."""
+    """Yield makespan, largest span, bubble ratios and peak memory."""
     yield "makespan", ticks_text(known.makespan, instance.tick)
     yield "largest stage span", ticks_text(known.max_stage_span, instance.tick)
     if known.period is not None:
@@ -208,7 +208,7 @@ def figures_rows(instance: Instance, known: Figures) -> Iterable[tuple[str, str]
 
 
 def unit_of_memory(instance: Instance) -> str:
-    """What an amount counts: the instance's unit, or activations where one of a stage is 1."""
+    """Return the unit of an amount: the instance's, or activations where that of a whole stage is 1."""
     if instance.memory_unit != "activation":
         return given_unit(instance)
     wholes = {sum(instance.activation[v] for v in instance.virtual_stages_of(s)) for s in range(instance.stages)}
@@ -216,7 +216,7 @@ def unit_of_memory(instance: Instance) -> str:
 
 
 def distance_rows(instance: Instance, value: int, best: Bound) -> Iterable[tuple[str, str]]:
-    """How far a valid schedule is from the best bound at hand."""
+    """Yield how far a valid schedule is from the best bound at hand."""
     objective = _OBJECTIVES[instance.objective]
     yield "lower bound", f"{ticks_text(best.value, instance.tick)} on the {objective}, proved by {best.proved_by}"
     above = value - best.value

@@ -16,7 +16,7 @@ Record = dict[str, Any]
 
 
 def solve_record(result: Result) -> Record:
-    """What ``zbopt solve --json`` prints. Figures are ``None`` where there is no schedule."""
+    """Return the record that ``zbopt solve --json`` prints. Figures are ``None`` where there is no schedule."""
     instance, schedule = result.instance, result.schedule
     best, why = result.best_heuristic, result.infeasible
     known = figures_record(None if schedule is None else figures(schedule))
@@ -46,7 +46,7 @@ def solve_record(result: Result) -> Record:
 
 
 def _times(value: int | None, instance: Instance) -> Record:
-    """What a tick is, and ``value`` with its unit, such as ``1529.873ms``; ``None`` where a tick has no length."""
+    """Return the tick, and ``value`` with its unit, such as ``1529.873ms``; ``None`` where a tick has no length."""
     return {
         "value_time": None if value is None else time_text(value, instance.tick),
         "tick": instance.tick,
@@ -55,12 +55,12 @@ def _times(value: int | None, instance: Instance) -> Record:
 
 
 def tick_record(instance: Instance) -> Record:
-    """What the times of a record are in."""
+    """Return the tick in which the times of a record count."""
     return {"tick": instance.tick, "rounding_ticks": amount(instance.rounding_ticks)}
 
 
 def figures_record(known: Figures | None) -> Record:
-    """The figures of a schedule, all ``None`` where there is none."""
+    """Return the figures of a schedule, all ``None`` where there is none."""
     if known is None:
         return {"makespan": None, "max_stage_span": None, "bubble_ratio": None, "peak_memory": None}
     period = {} if known.period is None else {"period": known.period}
@@ -74,7 +74,7 @@ def figures_record(known: Figures | None) -> Record:
 
 
 def distance_record(value: int, best: Bound | None) -> Record:
-    """How far a valid schedule is from the best bound at hand; all ``None`` for an invalid one."""
+    """Return how far a valid schedule is from the best bound at hand; all ``None`` for an invalid one."""
     if best is None:
         return {"lower_bound": None, "proved_by": None, "distance": None, "distance_ratio": None}
     above = value - best.value
@@ -87,5 +87,5 @@ def distance_record(value: int, best: Bound | None) -> Record:
 
 
 def amount(value: Fraction) -> int | float:
-    """A memory amount as a JSON number."""
+    """Return a memory amount as a JSON number."""
     return value.numerator if value.denominator == 1 else float(value)

@@ -1,4 +1,4 @@
-"""The Gantt chart as an SVG picture, for notebooks and pages. It needs no script, no font and no other file."""
+"""Gantt chart as an SVG picture, for notebooks and pages. It needs no script, no font and no other file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zbopt.portfolio.result import Result
 from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, text_colour
-from zbopt.reports.grid import Grid, Run, axis_step, grid_of
+from zbopt.reports.grid import Grid, Span, axis_step, grid_of
 from zbopt.reports.words import percent, size_text, ticks_text
 
 _WIDTH, _ROW, _GAP, _MARGIN, _LETTER, _LEGEND_LINE = 960, 22, 3, 64, 7, 16
@@ -21,7 +21,7 @@ _MOST_COLUMNS = 1200
 
 
 def gantt_svg(schedule: Schedule) -> str:
-    """The chart of ``schedule`` as one ``<svg>`` element, 960 units wide: a row a stage and link, a colour a kind."""
+    """Return the chart of ``schedule`` as one ``<svg>`` element, 960 units wide, a lane for each stage and link."""
     grid = grid_of(schedule, _MOST_COLUMNS, columns_a_tick=_MOST_COLUMNS)
     below = len(grid.rows) * (_ROW + _GAP)
     legend = list(_legend_places(kinds_of(lanes_of(schedule))))
@@ -40,7 +40,7 @@ def gantt_svg(schedule: Schedule) -> str:
 
 
 def result_html(result: Result) -> str:
-    """A result as a notebook shows it: one line of figures and the chart; the reason where there is no schedule."""
+    """Return a result as a notebook shows it: a line of figures and the chart, or the reason for there being none."""
     tick = result.instance.tick
     if result.schedule is None or result.value is None:
         reason = result.infeasible or "no schedule was found in time"
@@ -66,7 +66,7 @@ def _text(x: float, y: float, text: str, *, fill: str = "#222222", anchor: str =
     return f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _row(number: int, label: str, row: tuple[Run, ...], grid: Grid) -> Iterator[str]:
+def _row(number: int, label: str, row: tuple[Span, ...], grid: Grid) -> Iterator[str]:
     top = number * (_ROW + _GAP) + 4
     yield _text(4 + 4 * (len(label) - len(label.lstrip())), top + 15, label.lstrip())
     left, right = _x(0, grid), _x(grid.columns, grid)
@@ -105,7 +105,7 @@ def _axis(grid: Grid, tick: str, top: int) -> Iterator[str]:
 
 
 def _legend_places(kinds: Sequence[Kind]) -> Iterator[tuple[Kind, float, int]]:
-    """Where each kind's entry begins, and on which line, so that none is past the right edge."""
+    """Yield where each kind's entry begins, and on which line, so that none is past the right edge."""
     x, line = float(_MARGIN), 0
     for kind in kinds:
         width = 30 + _LETTER * len(_legend_text(kind))

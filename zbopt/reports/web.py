@@ -1,4 +1,4 @@
-"""One self-contained page for a browser: charts to zoom and ask, figures with denominators, causes of idle time.
+"""Browser page of schedules, self-contained: charts to zoom, figures with denominators, causes of idle time.
 
 The page is ``page.html`` with ``page.css`` and ``page.js`` put in; it loads nothing from anywhere.
 """
@@ -32,7 +32,7 @@ _MOST_STAGES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A schedule for the page: its name, what is wrong with it, and the best known bound (``None``: none is known)."""
+    """Hold a schedule for the page: its name, its violations, and the best known bound (``None``: none is known)."""
 
     name: str
     schedule: Schedule
@@ -41,7 +41,7 @@ class Entry:
 
 
 def web_page(entries: Sequence[Entry]) -> str:
-    """The page of ``entries``, all on one time axis, as HTML.
+    """Return the page of ``entries``, all on one time axis, as HTML.
 
     Raises:
         ValueError: There is nothing to show, or the times have no common unit.
@@ -88,7 +88,7 @@ def _legend(schedules: Sequence[Schedule]) -> Iterator[str]:
     if any(s.instance.overlapped_ticks for s in schedules):
         yield "<li>an F above a BW: both as one op</li>"
     if any(s.instance.collectives for s in schedules):
-        yield "<li>an op in the row of a port: the time in which its collective holds it</li>"
+        yield "<li>an op in the lane of a port: the time in which its collective has the port</li>"
     if any(len(s.instance.stage_of) > s.instance.stages for s in schedules):
         yield "<li>one line below an op: the second virtual stage of its stage; two: the third; three: later ones</li>"
 
@@ -97,7 +97,7 @@ _Explained = tuple[Entry, Explanation, Figures]
 
 
 def _comparison(explained: Sequence[_Explained]) -> Iterator[str]:
-    """The figures of all schedules, a row each."""
+    """Yield the table of figures, a table row for each schedule."""
     yield '<h2>Side by side</h2><div class="table"><table><thead><tr><th class="text">schedule</th><th>makespan</th>'
     yield "<th>largest stage span</th><th>idle, of stages x makespan</th><th>idle, of stages x span</th>"
     yield '<th>largest peak memory</th><th class="text">valid</th></tr></thead><tbody>'
@@ -193,7 +193,7 @@ def _ledger(number: int, stages: int) -> Iterator[str]:
 
 
 def _causes(why: Explanation, known: Figures) -> Iterator[str]:
-    """Idle ticks by stage and cause, each row with its share of the makespan."""
+    """Yield the table of idle ticks by stage and cause, each table row with its share of the makespan."""
     total = why.by_cause()
     causes = [cause for cause in CAUSES if total[cause]]
     by_stage = why.by_stage()

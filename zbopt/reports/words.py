@@ -1,4 +1,4 @@
-"""Numbers as the pages write them."""
+"""Texts of numbers, as the pages write them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from zbopt.problem.numbers import counted
 
 
 def ticks_text(ticks: int, tick: str) -> str:
-    """``27 ticks``, and beside it the time where there is one: ``1529873 ticks (1529.873ms)``."""
+    """Return ``27 ticks``, with the time after it where there is one: ``1529873 ticks (1529.873ms)``."""
     time = time_text(ticks, tick) if ticks else None
     return counted(ticks, "tick") + (f" ({time})" if time else "")
 
 
 def size_text(instance: Instance) -> str:
-    """``4 stages, 8 microbatches``."""
+    """Return the size of an instance: ``4 stages, 8 microbatches``."""
     return f"{counted(instance.stages, 'stage')}, {counted(instance.microbatches, 'microbatch')}"
 
 
 def amount_text(amount: Fraction) -> str:
-    """An exact amount, as a decimal where it has one, else as a fraction."""
+    """Return an exact amount, as a decimal where it has one, else as a fraction."""
     return str(number(amount))
 
 
 def percent(ratio: float | None) -> str:
-    """``11.11 %``, ``< 0.01 %`` of what is little but not nothing; ``none`` where the denominator is zero."""
+    """Return ``11.11 %``; ``< 0.01 %`` where it is less but not 0; ``none`` where the denominator is zero."""
     if ratio is not None and 0 < ratio < 0.00005:
         return "< 0.01 %"
     return "none" if ratio is None else f"{100 * ratio:.2f} %"
 
 
 def rounding_text(rounding_ticks: Fraction, tick: str) -> str:
-    """What rounding up did to the times."""
+    """Return a text on how far rounding up changed the times."""
     if not rounding_ticks:
         return "none: every time is a whole number of ticks"
     return f"up, by at most {decimal_text(rounding_ticks)} of a tick of {tick}"
 
 
 def runs_text(values: Iterable[object], most: int = 12) -> str:
-    """A list with repeated values counted: ``6, 5 x3``; the middle is left out where it is long; one value alone."""
+    """Return a list with repeated values counted: ``6, 5 x3``. The middle of a long one is left out."""
     runs = [(text, len(list(group))) for text, group in groupby(map(_item_text, values))]
     if len(runs) == 1:
         return runs[0][0]
@@ -59,14 +59,14 @@ def _item_text(value: object) -> str:
 
 
 def value_text(value: object) -> str:
-    """The value of an instance's field, a list with repeated values counted."""
+    """Return the value of an instance's field as text, a list with repeated values counted."""
     if isinstance(value, tuple):
         return runs_text(value)
     return "none" if value is None else str(value)
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Rows as aligned columns: the first to the left, the others to the right."""
+    """Return table rows as lines with aligned columns: the first to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for first, *others in rows:

@@ -1,6 +1,7 @@
-"""What a schedule gets wrong, told by rules written down here a second time, from models/formulation.md alone.
+"""Validator of schedules. It states the rules of models/formulation.md a second time, apart from the solvers.
 
-Imports the two data types and nothing else, so that no helper shared with a solver can be wrong for both.
+It imports the data types of ``zbopt.problem`` and nothing else of ours, so that a mistake in a helper of the solvers
+cannot hide the same mistake here.
 """
 
 from zbopt.validator.check import validate

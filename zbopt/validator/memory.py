@@ -1,4 +1,4 @@
-"""The memory of each stage over time, from changes netted by time: what goes makes room for what comes at that time."""
+"""Live memory of each stage over time. Changes at one tick are summed, so that releases make room at once."""
 
 from __future__ import annotations
 
@@ -10,43 +10,48 @@ from typing import Generic, NamedTuple, TypeVar
 
 from zbopt.problem.instance import Instance, Kind
 from zbopt.problem.schedule import Event
-from zbopt.validator.drops import At, Report
+from zbopt.validator.drops import Report, TaskEvents
 from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, shown
 
 _NOTHING = Fraction(0)
 
 
-def peak_memory(instance: Instance, routes: Routes, at: At, report: Report) -> tuple[Fraction, ...]:
-    """Peak of each stage; reports each interval in which one is above its cap."""
+def peak_memory(instance: Instance, routes: Routes, at: TaskEvents, report: Report) -> tuple[Fraction, ...]:
+    """Return the peak of each stage, and report each interval in which a stage is above its cap."""
     sizes = [_sizes(instance, v, routes.before[v]) for v in range(instance.virtual_stages)]
     static = [_static(instance, stage, routes) for stage in range(instance.stages)]
     amounts = [amount for size in sizes for amount in size] + static
     scale = lcm(*(amount.denominator for amount in amounts))
     units = [_Sizes(*(int(amount * scale) for amount in size)) for size in sizes]
     changes: list[dict[int, int]] = [defaultdict(int) for _ in range(instance.stages)]
-    for row, stage in enumerate(instance.stage_of * instance.iterations):
-        v = row % instance.virtual_stages
-        places = (row * instance.microbatches + microbatch for microbatch in routes.passing[v])
-        _lifetimes(at, places, _lone(instance, v), units[v], changes[stage])
-    for net, held in zip(changes, static, strict=True):
-        if held:
-            net[min(net, default=0)] += int(held * scale)
-    return tuple(_peak(instance, stage, net, scale, report) for stage, net in enumerate(changes))
+    for number, stage in enumerate(instance.stage_of * instance.iterations):
+        v = number % instance.virtual_stages
+        indices = (number * instance.microbatches + microbatch for microbatch in routes.passing[v])
+        _lifetimes(at, indices, _has_lone_w(instance, v), units[v], changes[stage])
+    for change_at, amount in zip(changes, static, strict=True):
+        if amount:
+            change_at[min(change_at, default=0)] += int(amount * scale)
+    return tuple(_peak(instance, stage, change_at, scale, report) for stage, change_at in enumerate(changes))
 
 
-_Number = TypeVar("_Number", Fraction, int)
+_Amount = TypeVar("_Amount", Fraction, int)
 
 
-class _Sizes(NamedTuple, Generic[_Number]):
-    """What one microbatch holds on a virtual stage, by what takes and what frees it."""
+class _Sizes(NamedTuple, Generic[_Amount]):
+    """Hold what one microbatch takes on a virtual stage.
 
-    activation: _Number
-    until_w: _Number
-    boundaries: _Number
-    added_by_b: _Number
-    offloaded: _Number
-    recomputed: _Number
+    ``activation`` is all of it, ``until_w`` the share of it that only W frees. ``boundaries`` are the inputs and
+    outputs of the virtual stage. ``added_by_b`` lives from B to W. ``offloaded`` and ``recomputed`` are what a drop
+    frees.
+    """
+
+    activation: _Amount
+    until_w: _Amount
+    boundaries: _Amount
+    added_by_b: _Amount
+    offloaded: _Amount
+    recomputed: _Amount
 
 
 def _sizes(instance: Instance, v: int, before: int | None) -> _Sizes[Fraction]:
@@ -65,15 +70,15 @@ def _sizes(instance: Instance, v: int, before: int | None) -> _Sizes[Fraction]:
     )
 
 
-def _lone(instance: Instance, v: int) -> bool:
-    """A W takes the gradient itself, since the virtual stage has no B."""
+def _has_lone_w(instance: Instance, v: int) -> bool:
+    """Return whether W takes the gradient itself, since the virtual stage has no B."""
     return instance.backward_ticks is not None and instance.backward_ticks[v] is None
 
 
 def _static(instance: Instance, stage: int, routes: Routes) -> Fraction:
-    """What a stage holds through the whole step."""
+    """Return what a stage holds through the whole step."""
     fields = (instance.parameters, instance.gradients, instance.optimizer_state, instance.workspace, instance.reserve)
-    held = sum((amounts[stage] for amounts in fields if amounts is not None), _NOTHING)
+    total = sum((amounts[stage] for amounts in fields if amounts is not None), _NOTHING)
     buffers = instance.receive_buffers
     for v, amount in enumerate(instance.boundary or ()):
         after, most = routes.after[v], len(routes.passing[v])
@@ -81,64 +86,66 @@ def _static(instance: Instance, stage: int, routes: Routes) -> Fraction:
         ends = [instance.stage_of[v], None if after is None else instance.stage_of[after]]
         if ends[1] is not None and ends[0] != ends[1]:
             # The next stage receives the output, this one its gradient.
-            held += count * amount * ends.count(stage)
-    return held
+            total += count * amount * ends.count(stage)
+    return total
 
 
-def _lifetimes(at: At, places: Iterable[int], lone: bool, size: _Sizes[int], net: dict[int, int]) -> None:
-    """Add the changes by all that microbatches hold on a virtual stage; what nothing releases stays to the end."""
-    for place in places:
-        forward, backward, weight, fused = (at[kind][place] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
-        again, out, back = (at[kind][place] for kind in (Kind.R, Kind.OUT, Kind.IN))
+def _lifetimes(
+    at: TaskEvents, indices: Iterable[int], has_lone_w: bool, size: _Sizes[int], change_at: dict[int, int]
+) -> None:
+    """Add the changes by all that microbatches take on a virtual stage; what no op frees stays to the end."""
+    for index in indices:
+        forward, backward, weight, fused = (at[kind][index] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW))
+        recompute_op, offload_op, reload_op = (at[kind][index] for kind in (Kind.R, Kind.OUT, Kind.IN))
         if forward is None:
             continue
-        net[forward.start] += size.activation + size.boundaries
-        if again is not None:
-            _free(net, forward, forward, size.recomputed)
-            net[again.start] += size.recomputed
-        elif out is not None:
-            _free(net, forward, out, size.offloaded)
-            if back is not None:
-                net[max(back.start, forward.start)] += size.offloaded
-        if fused is not None or lone:
-            _free(net, forward, fused or weight, size.activation + size.boundaries)
+        change_at[forward.start] += size.activation + size.boundaries
+        if recompute_op is not None:
+            _free(change_at, forward, forward, size.recomputed)
+            change_at[recompute_op.start] += size.recomputed
+        elif offload_op is not None:
+            _free(change_at, forward, offload_op, size.offloaded)
+            if reload_op is not None:
+                change_at[max(reload_op.start, forward.start)] += size.offloaded
+        if fused is not None or has_lone_w:
+            _free(change_at, forward, fused or weight, size.activation + size.boundaries)
             continue
-        _free(net, forward, backward, size.activation - size.until_w + size.boundaries)
-        _free(net, forward, weight, size.until_w)
+        _free(change_at, forward, backward, size.activation - size.until_w + size.boundaries)
+        _free(change_at, forward, weight, size.until_w)
         if backward is not None:
-            net[backward.start] += size.added_by_b
-            _free(net, backward, weight, size.added_by_b)
+            change_at[backward.start] += size.added_by_b
+            _free(change_at, backward, weight, size.added_by_b)
 
 
-def _free(net: dict[int, int], taken_by: Event, freed_by: Event | None, amount: int) -> None:
-    """Give ``amount`` back at the end of an op, not before it was taken; never where there is no such op."""
+def _free(change_at: dict[int, int], taken_by: Event, freed_by: Event | None, amount: int) -> None:
+    """Free ``amount`` at the end of an op, but not before it was taken; never where there is no such op."""
     if freed_by is not None and amount:
-        net[max(freed_by.end, taken_by.start)] -= amount
+        change_at[max(freed_by.end, taken_by.start)] -= amount
 
 
-def _peak(instance: Instance, stage: int, net: dict[int, int], scale: int, report: Report) -> Fraction:
+def _peak(instance: Instance, stage: int, change_at: dict[int, int], scale: int, report: Report) -> Fraction:
     cap = instance.memory_cap[stage] * scale if instance.memory_cap else None
     limit = None if cap is None else cap.numerator // cap.denominator
     live = peak = most = 0
-    since: int | None = None
+    exceeded_since: int | None = None
 
-    def over(until: str) -> None:
-        assert since is not None
-        held = f"stage {stage} holds up to {Fraction(most, scale)} from {shown(since)} {until}"
+    def report_excess(until: str) -> None:
+        assert exceeded_since is not None
+        what = f"stage {stage} holds up to {Fraction(most, scale)} from {shown(exceeded_since)} {until}"
         report(
-            Code.MEMORY_EXCEEDED, f"{held}; its cap is {instance.memory_cap[stage] if instance.memory_cap else None}"
+            Code.MEMORY_EXCEEDED, f"{what}; its cap is {instance.memory_cap[stage] if instance.memory_cap else None}"
         )
 
-    for time in sorted(net):
-        live += net[time]
+    for time in sorted(change_at):
+        live += change_at[time]
         peak = max(peak, live)
         if limit is None:
             continue
         if live > limit:
-            since, most = (time, live) if since is None else (since, max(most, live))
-        elif since is not None:
-            over(f"to {shown(time)}")
-            since = None
-    if since is not None:
-        over("on, never released")
+            exceeded_since, most = (time, live) if exceeded_since is None else (exceeded_since, max(most, live))
+        elif exceeded_since is not None:
+            report_excess(f"to {shown(time)}")
+            exceeded_since = None
+    if exceeded_since is not None:
+        report_excess("on, never released")
     return Fraction(peak, scale)

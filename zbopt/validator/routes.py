@@ -1,4 +1,4 @@
-"""Which virtual stages follow each other, and which microbatches pass them."""
+"""Routes of microbatches: which virtual stages follow each other, and which microbatches pass them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from zbopt.problem.instance import Instance
 
 
 class Routes(NamedTuple):
-    """By virtual stage: the one before and the one after on its route, and the microbatches that pass it."""
+    """Hold, by virtual stage, the one before and the one after on its route, and the microbatches that pass it.
+
+    ``None`` stands before the first and after the last virtual stage of a route.
+    """
 
     before: list[int | None]
     after: list[int | None]
@@ -16,7 +19,7 @@ class Routes(NamedTuple):
 
 
 def routes_of(instance: Instance) -> Routes:
-    """The routes of ``instance``; without any, all microbatches pass all virtual stages."""
+    """Return the routes of ``instance``; without any, all microbatches pass all virtual stages."""
     count, every = instance.virtual_stages, range(instance.microbatches)
     if instance.routes is None:
         return Routes([None, *range(count - 1)], [*range(1, count), None], [every] * count)
@@ -25,10 +28,10 @@ def routes_of(instance: Instance) -> Routes:
     passing = [every] * count
     passed = 0
     for route in instance.routes:
-        way = route.virtual_stages
-        for place, v in enumerate(way):
-            before[v] = way[place - 1] if place else None
-            after[v] = way[place + 1] if place + 1 < len(way) else None
+        visited = route.virtual_stages
+        for position, v in enumerate(visited):
+            before[v] = visited[position - 1] if position else None
+            after[v] = visited[position + 1] if position + 1 < len(visited) else None
             passing[v] = every[passed : passed + route.microbatches]
         passed += route.microbatches
     return Routes(before, after, passing)

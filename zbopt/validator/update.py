@@ -1,4 +1,4 @@
-"""What surrounds the microbatches: inputs, reductions, optimizer steps, the boundary between iterations."""
+"""Rules around the microbatches: inputs, reductions, optimizer steps, the boundary between iterations."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 from zbopt.problem.instance import Barrier, Instance, Kind, ReductionOccupies
 from zbopt.problem.schedule import Event
-from zbopt.validator.drops import At, Report
-from zbopt.validator.held import Held, overlaps
+from zbopt.validator.drops import Report, TaskEvents
+from zbopt.validator.exclusive import Occupation, overlaps
 from zbopt.validator.routes import Routes
 from zbopt.validator.verdict import Code, name_of, shown
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The events of all iterations: ``at`` by place, reductions by virtual stage, steps by stage."""
+    """Hold the events of all iterations: ``at`` by kind and index, reductions by virtual stage, steps by stage."""
 
     instance: Instance
     routes: Routes
-    at: At
+    at: TaskEvents
     reductions: Sequence[Event | None]
     steps: Sequence[Event | None]
     report: Report
 
     def check(self) -> None:
-        """Report everything that is missing or too early around the microbatches."""
+        """Report every event around the microbatches that is missing or starts too early."""
         self._inputs()
         self._reductions()
         for iteration in range(self.instance.iterations):
@@ -39,7 +39,7 @@ class Update:
                 self.report(Code.ITERATION_OVERLAP, f"{message} ends at {shown(step.end)}")
 
     def _inputs(self) -> None:
-        """An input is ready at the time given, on the first virtual stage."""
+        """Report an F of a route's first virtual stage that starts before the input of its microbatch is ready."""
         ready = self.instance.input_ready_ticks
         if ready is None:
             return
@@ -60,13 +60,13 @@ class Update:
         instance = self.instance
         if instance.reduction_ticks is None:
             return
-        for row, event in enumerate(self.reductions):
-            iteration, v = divmod(row, instance.virtual_stages)
+        for number, event in enumerate(self.reductions):
+            iteration, v = divmod(number, instance.virtual_stages)
             if event is None:
                 name = f"it{iteration}/s{instance.stage_of[v]}/v{v}/G"
                 self.report(Code.MISSING_TASK, f"{name} is not in the schedule")
                 continue
-            for weight in self.weights(row):
+            for weight in self.weights(number):
                 if weight is not None and event.start < weight.end:
                     message = f"{name_of(event)} starts at {shown(event.start)}, {name_of(weight)} ends at"
                     self.report(Code.REDUCTION_BEFORE_WEIGHT, f"{message} {shown(weight.end)}")
@@ -74,35 +74,42 @@ class Update:
         self._one_reduction_at_a_time()
 
     def _one_reduction_at_a_time(self) -> None:
-        """On the link of a stage, or of the stages of a node; those on ports are checked there."""
-        instance, rows = self.instance, defaultdict[int, list[Held]](list)
+        """Report reductions that share the link of a stage, or of a node. Those on ports are checked with the ports."""
+        instance, on_link = self.instance, defaultdict[int, list[Occupation]](list)
         if instance.reduction_occupies is ReductionOccupies.PORT:
             return
         size = instance.stages_per_node if instance.reduction_occupies is ReductionOccupies.NODE else None
         for event in self.reductions:
             if event is not None and event.virtual_stage is not None:
                 stage = instance.stage_of[event.virtual_stage]
-                rows[stage // (size or 1)].append(Held(event.start, event.end, event))
-        for row in rows.values():
-            for first, second in overlaps(row):
+                on_link[stage // (size or 1)].append(Occupation(event.start, event.end, event))
+        for reductions in on_link.values():
+            for first, second in overlaps(reductions):
                 message = (
                     f"{name_of(second.event)} starts at {shown(second.start)}, {name_of(first.event)} has their link"
                 )
                 self.report(Code.REDUCTION_OVERLAP, f"{message} until {shown(first.end)}")
 
-    def weights(self, row: int) -> list[Event | None]:
-        """W or BW of each microbatch of a virtual stage in an iteration; ``None`` where there is none."""
-        passing = self.routes.passing[row % self.instance.virtual_stages]
-        places = (row * self.instance.microbatches + microbatch for microbatch in passing)
-        return [self.at[Kind.BW][place] or self.at[Kind.W][place] for place in places]
+    def weights(self, number: int) -> list[Event | None]:
+        """Return the W or BW of each microbatch; ``None`` where it is missing.
+
+        Args:
+            number: Iteration * virtual stages + virtual stage.
+        """
+        passing = self.routes.passing[number % self.instance.virtual_stages]
+        indices = (number * self.instance.microbatches + microbatch for microbatch in passing)
+        return [self.at[Kind.BW][index] or self.at[Kind.W][index] for index in indices]
 
     def gradients(self, iteration: int, stage: int) -> list[Event | None]:
-        """What the optimizer step of a stage waits for: its reductions, or its W and BW; a global barrier's are all."""
+        """Return the events that the optimizer step of a stage waits for; ``None`` where one is missing.
+
+        These are the reductions of the stage, or its W and BW; under a global barrier those of all stages.
+        """
         instance, found = self.instance, []
-        for v, held_by in enumerate(instance.stage_of):
-            if instance.barrier is Barrier.GLOBAL or held_by == stage:
-                row = iteration * instance.virtual_stages + v
-                found += self.weights(row) if instance.reduction_ticks is None else [self.reductions[row]]
+        for v, its_stage in enumerate(instance.stage_of):
+            if instance.barrier is Barrier.GLOBAL or its_stage == stage:
+                number = iteration * instance.virtual_stages + v
+                found += self.weights(number) if instance.reduction_ticks is None else [self.reductions[number]]
         return found
 
     def _optimizer(self, iteration: int) -> None:
@@ -131,7 +138,7 @@ class Update:
                 self.report(Code.OPTIMIZER_BEFORE_GRADIENT, message + joined)
 
     def boundary(self) -> Iterator[tuple[Event, Event]]:
-        """(F, O of its stage in the iteration before), over all iterations."""
+        """Yield (F, O of its stage in the iteration before), over all iterations."""
         instance = self.instance
         if instance.optimizer_ticks is None:
             return

@@ -1,4 +1,4 @@
-"""What the validator says: codes, violations, and the figures that it counts itself."""
+"""Verdict of the validator: codes, violations, and the figures that it counts itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zbopt.problem.schedule import Event
 
 
 class Code(StrEnum):
-    """Stable names of what a schedule can get wrong."""
+    """Name what a schedule can get wrong; the names are stable."""
 
     DUPLICATE_TASK = "duplicate_task"
     MISSING_TASK = "missing_task"
@@ -49,7 +49,7 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule; ``message`` names the event, the value and the limit."""
+    """Represent one broken rule; ``message`` names the event, the value and the limit."""
 
     code: Code
     message: str
@@ -60,7 +60,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Every violation of a schedule, and its figures as the validator counts them.
+    """Hold every violation of a schedule, and its figures as the validator counts them.
 
     Times in ticks, memory in the instance's unit, tuples by stage. Events on stages that do not exist count for
     nothing. An activation is unfinished where its F runs and its backward does not, or not wholly.
@@ -74,17 +74,17 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Nothing is violated."""
+        """Return whether no rule is violated."""
         return not self.violations
 
 
 def name_of(event: Event) -> str:
-    """As ``Event.id``, but for any numbers."""
+    """Return the id of an event as ``Event.id`` gives it, but for numbers of any size."""
     virtual = "" if event.virtual_stage is None else f"/v{shown(event.virtual_stage)}"
     micro = "" if event.microbatch is None else f"/mb{shown(event.microbatch)}"
     return f"it{shown(event.iteration)}/s{shown(event.stage)}{virtual}{micro}/{event.kind.value}"
 
 
 def shown(number: int) -> str:
-    """A number as text; Python refuses to write out very long ones."""
+    """Return a number as text, shortened where it is so long that Python refuses to write it out."""
     return str(number) if number.bit_length() <= 128 else f"{'-' if number < 0 else ''}2^{number.bit_length() - 1}.."
