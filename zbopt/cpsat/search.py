@@ -22,7 +22,7 @@ from typing import Any
 from ortools.sat.python import cp_model
 
 from zbopt.bounds.growing import GrowingBound, StageOrder, growing_bound
-from zbopt.bounds.relax import keep_stages, whole
+from zbopt.bounds.relax import keep_stages, may_relax, whole
 from zbopt.cpsat.budget import Budget
 from zbopt.cpsat.cuts import cuts_of
 from zbopt.cpsat.fixed_orders import with_orders
@@ -243,7 +243,9 @@ class CpSatSearch:
         return min(most, max(least, len(self.graph.tasks) / _TASKS_PER_S))
 
     def relaxations(self) -> Iterator[Question]:
-        """Yield one question for each set of stages, from small to large."""
+        """Yield one question for each set of stages, from small to large; none where a relaxation is no bound."""
+        if not may_relax(self.graph.instance):
+            return
         for stages in stage_sets(self.graph):
             if len(stages) * len(self.graph.tasks) > _MOST_TASKS * self.graph.instance.stages:
                 return

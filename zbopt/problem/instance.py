@@ -157,9 +157,22 @@ class Instance(CheckedModel, InstanceFields):
         Raises:
             ValueError: A number is out of range, or the placement does not go with ``virtual``.
         """
-        stage_of = placement_of(placement, stages, virtual) if stages >= 1 else ()
-        routes = bidirectional(stages, microbatches) if placement == "bidirectional" else None
-        fields = {key: value for key, value in locals().items() if key not in {"cls", "placement", "virtual"}}
+        fields = {
+            "name": name,
+            "stages": stages,
+            "microbatches": microbatches,
+            "stage_of": placement_of(placement, stages, virtual) if stages >= 1 else (),
+            "routes": bidirectional(stages, microbatches) if placement == "bidirectional" else None,
+            "forward_ticks": forward_ticks,
+            "backward_ticks": backward_ticks,
+            "weight_ticks": weight_ticks,
+            "fused_backward_ticks": fused_backward_ticks,
+            "comm_ticks": comm_ticks,
+            "memory_cap": memory_cap,
+            "weight_share": weight_share,
+            "objective": objective,
+            "barrier": barrier,
+        }
         return cls.model_validate(fields)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Any
 
-from zbopt.analysis.idle import Cause, Explanation
-from zbopt.analysis.lanes import extent, lanes_of, local_stage_numbers, overlapped_backwards
+from zbopt.analysis.idle import Cause, Explanation, Idle
+from zbopt.analysis.lanes import Lane, extent, lanes_of, local_stage_numbers, overlapped_backwards
 from zbopt.analysis.metrics import Figures, memory_changes
 from zbopt.costs.times import tick_ns
 from zbopt.graph.memory import static_memory
-from zbopt.problem.schedule import Event, Schedule
+from zbopt.problem.schedule import Schedule
 from zbopt.reports.colours import COLOURS, COLOURS_ON_DARK, NAMES, SIGNS, text_colour
 from zbopt.reports.page import unit_of_memory
 from zbopt.reports.words import amount_text, percent
@@ -61,51 +61,80 @@ def common_tick(ticks: Sequence[tuple[str, str]]) -> tuple[str, list[int]]:
 
 
 def chart_data(why: Explanation, known: Figures, factor: int) -> dict[str, Any]:
-    """Return all that the page's script needs of one schedule, in ticks of the page, ``factor`` to a tick here.
+    """Return all that the page's script needs of one schedule, in the page's ticks: ``factor`` of them make one tick.
 
-    Ops are numbered by lane, then start. ``half`` is 1 for an F that runs as one op with a BW, 2 for that BW, else 0.
-    An idle interval is (stage, start, end, cause, op before which, op for
-    which), with -1 for no op. ``stage`` is given where lanes hold events of other stages.
+    Ops are numbered by lane, then by start.
     """
-    instance = why.schedule.instance
-    rows = lanes_of(why.schedule)
-    events = list(chain.from_iterable(row.events for row in rows))
-    number = {id(event): i for i, event in reversed(list(enumerate(events)))}
-    elsewhere = any(event.stage != row.stage for row in rows for event in row.events)
+    lanes = lanes_of(why.schedule)
+    number = _numbers(lanes)
     first, last = extent(why.schedule)
-
-    upper = {i: second for row in rows for i, second in overlapped_backwards(instance, row).items()}
-    lower = {id(second) for second in upper.values()}
-
-    def place(event: Event | None) -> int:
-        return -1 if event is None else number.get(id(event), -1)
-
     return {
         "factor": factor,
         "from": first * factor,
         "to": last * factor,
-        "rows": [0, *accumulate(len(row.events) for row in rows[:-1])],
-        "stageOf": [row.stage for row in rows],
-        "beside": [row.resource for row in rows],
-        "stage": [e.stage for e in events] if elsewhere else None,
-        "nth": local_stage_numbers(instance),
-        "kind": [_KIND_NUMBER[e.kind] for e in events],
-        "virtual": [-1 if e.virtual_stage is None else e.virtual_stage for e in events],
-        "microbatch": [-1 if e.microbatch is None else e.microbatch for e in events],
-        "iteration": [e.iteration for e in events] if any(e.iteration for e in events) else None,
-        "half": [1 if id(e) in upper else 2 if id(e) in lower else 0 for e in events] if upper else None,
-        "start": [e.start * factor for e in events],
-        "end": [e.end * factor for e in events],
-        "path": [place(event) for event in why.critical_path],
-        "idle": [
-            [i.stage, i.start * factor, i.end * factor, _CAUSE_NUMBER[i.cause], place(i.before), place(i.waits_for)]
-            for i in why.idle
-        ],
-        "idleNotes": [
-            f"{percent(1 - busy / known.makespan if known.makespan else None)} idle" for busy in known.busy_ticks
-        ],
+        "nth": local_stage_numbers(why.schedule.instance),
+        **_lane_columns(lanes),
+        **_op_columns(why.schedule, lanes, factor),
+        "path": [number[id(event)] for event in why.critical_path],
+        "idle": [_idle_row(idle, number, factor) for idle in why.idle],
+        "idleNotes": _idle_notes(known),
         "memory": _memory(why.schedule, known, number, factor),
     }
+
+
+def _numbers(lanes: Sequence[Lane]) -> dict[int, int]:
+    """Map the ``id`` of each event to its number. An event in two lanes has the number of the first."""
+    numbers: dict[int, int] = {}
+    for number, event in enumerate(event for lane in lanes for event in lane.events):
+        numbers.setdefault(id(event), number)
+    return numbers
+
+
+def _lane_columns(lanes: Sequence[Lane]) -> dict[str, Any]:
+    """Return the columns that have one value a lane: its first op, its stage, and its name beside compute."""
+    return {
+        "rows": [0, *accumulate(len(lane.events) for lane in lanes[:-1])],
+        "stageOf": [lane.stage for lane in lanes],
+        "beside": [lane.resource for lane in lanes],
+    }
+
+
+def _op_columns(schedule: Schedule, lanes: Sequence[Lane], factor: int) -> dict[str, Any]:
+    """Return the columns that have one value an op. One in which all ops are alike is ``None``, and -1 means none.
+
+    ``stage`` is given where lanes hold events of other stages. ``half`` is 1 for an F that is one op with a BW, 2 for
+    that BW, and 0 for all others.
+    """
+    events = [event for lane in lanes for event in lane.events]
+    elsewhere = any(event.stage != lane.stage for lane in lanes for event in lane.events)
+    upper = {i: second for lane in lanes for i, second in overlapped_backwards(schedule.instance, lane).items()}
+    half = dict.fromkeys(upper, 1) | {id(second): 2 for second in upper.values()}
+    return {
+        "stage": [e.stage for e in events] if elsewhere else None,
+        "kind": [_KIND_NUMBER[e.kind] for e in events],
+        "virtual": [_or_none(e.virtual_stage) for e in events],
+        "microbatch": [_or_none(e.microbatch) for e in events],
+        "iteration": [e.iteration for e in events] if any(e.iteration for e in events) else None,
+        "half": [half.get(id(e), 0) for e in events] if half else None,
+        "start": [e.start * factor for e in events],
+        "end": [e.end * factor for e in events],
+    }
+
+
+def _or_none(number: int | None) -> int:
+    """Return a number, -1 for none."""
+    return -1 if number is None else number
+
+
+def _idle_row(idle: Idle, number: Mapping[int, int], factor: int) -> list[int]:
+    """Return (stage, start, end, cause, op before which, op for which) of an idle interval, -1 for no op."""
+    ops = [-1 if event is None else number.get(id(event), -1) for event in (idle.before, idle.waits_for)]
+    return [idle.stage, idle.start * factor, idle.end * factor, _CAUSE_NUMBER[idle.cause], *ops]
+
+
+def _idle_notes(known: Figures) -> list[str]:
+    """Return the idle share of each stage, in words."""
+    return [f"{percent(1 - busy / known.makespan if known.makespan else None)} idle" for busy in known.busy_ticks]
 
 
 def _memory(schedule: Schedule, known: Figures, number: Mapping[int, int], factor: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from zbopt.analysis.idle import Avoidable, Explanation, explain
 from zbopt.analysis.lanes import extent, kinds_of, lanes_of
@@ -51,9 +52,24 @@ def web_page(entries: Sequence[Entry]) -> str:
             raise ValueError(f"{entry.name}: has no event on a stage; give a schedule that runs something")
     tick, factors = common_tick([(entry.name, entry.schedule.instance.tick) for entry in entries])
     explained = [(entry, explain(entry.schedule), figures(entry.schedule)) for entry in entries]
-    ends = [[t * factor for t in extent(e.schedule)] for e, factor in zip(entries, factors, strict=True)]
+    here = files("zbopt.reports")
+    data = json.dumps(_page_data(explained, tick, factors), separators=(",", ":"), allow_nan=False)
+    return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(_title(entries)),
+        style=(here / "page.css").read_text(encoding="utf-8"),
+        script=(here / "page.js").read_text(encoding="utf-8"),
+        legend="".join(_legend([e.schedule for e in entries])),
+        comparison="".join(_comparison(explained)) if len(entries) > 1 else "",
+        sections="".join("".join(_section(i, *found)) for i, found in enumerate(explained)),
+        data=data.replace("</", "<\\/"),
+    )
+
+
+def _page_data(explained: Sequence[_Explained], tick: str, factors: Sequence[int]) -> dict[str, Any]:
+    """Return what the page's script draws from: the common axis, and each schedule, ``factors`` of its ticks a tick."""
+    ends = [[t * f for t in extent(entry.schedule)] for (entry, *_), f in zip(explained, factors, strict=True)]
     unit, per_tick = unit_of(max(end for _, end in ends), "unit" if tick == "unit" else tick_name(tick_ns(tick)))
-    data = {
+    return {
         "unit": unit,
         "perTick": float(per_tick),
         "from": min(start for start, _ in ends),
@@ -62,16 +78,6 @@ def web_page(entries: Sequence[Entry]) -> str:
         "causes": [{"name": cause.value, "text": text} for cause, text in CAUSES.items()],
         "schedules": [chart_data(why, known, f) for (_, why, known), f in zip(explained, factors, strict=True)],
     }
-    here = files("zbopt.reports")
-    return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(_title(entries)),
-        style=(here / "page.css").read_text(encoding="utf-8"),
-        script=(here / "page.js").read_text(encoding="utf-8"),
-        legend="".join(_legend([e.schedule for e in entries])),
-        comparison="".join(_comparison(explained)) if len(entries) > 1 else "",
-        sections="".join("".join(_section(i, *found)) for i, found in enumerate(explained)),
-        data=json.dumps(data, separators=(",", ":"), allow_nan=False).replace("</", "<\\/"),
-    )
 
 
 def _title(entries: Sequence[Entry]) -> str:
