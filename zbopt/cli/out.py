@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from zbopt.reports.safe_text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -108,13 +110,9 @@ def _one_line(text: str) -> str:
     return _encodable(" ".join(text.split()), sys.stderr.encoding)
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""What a terminal would take for a command, as text."""
-
-
 def shown(text: str) -> str:
     """``text``, which may come from a file, as a terminal can show it: no commands, no halves of characters."""
-    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode("utf-8")
+    return printable(text)
 
 
 def _encodable(text: str, encoding: str | None) -> str:
