@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from zbopt.analysis.metrics import figures
+from zbopt.cli.out import shown
 from zbopt.heuristics import HEURISTICS
 from zbopt.portfolio.result import Infeasible, NamedValue, Result
 from zbopt.problem.bound import Bound
@@ -200,3 +201,13 @@ def test_words() -> None:
     assert percent(None) == "none"
     assert table([("a", "1"), ("bb", "10")], "") == ["a    1", "bb  10"]
     assert lines_of([("label", "one two three")], 42) == ["  label               one two three"]
+
+
+def test_bug_control_characters_of_a_file_reach_no_terminal_and_no_picture() -> None:
+    """Bidirectional characters went to the terminal as they were, and an escape made a picture's XML malformed."""
+    assert shown("a\u202eb\x1b[31m\u2066c") == "a\\u202eb\\x1b[31m\\u2066c"
+    made = HEURISTICS["1f1b"](UNIT)
+    named = made.model_copy(update={"provenance": Provenance(source="bad\x1b[31m\u202ename")})
+    title = next(iter(ElementTree.fromstring(gantt_svg(named))))
+    assert title.text is not None
+    assert title.text.startswith("bad\\x1b[31m\\u202ename")

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from zbopt.reports.safe_text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -113,13 +115,9 @@ def _one_line(text: str) -> str:
     return _encodable(" ".join(text.split()), sys.stderr.encoding)
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""Control characters, which a terminal would take for commands, as escapes that it prints."""
-
-
 def shown(text: str) -> str:
-    """Make a text that may come from a file safe for a terminal: escape control characters and halves of characters."""
-    return text.translate(_CONTROLS).encode("utf-8", "backslashreplace").decode("utf-8")
+    """Make a text that may come from a file safe for a terminal: escape what would be a command, and half characters."""
+    return printable(text)
 
 
 def _encodable(text: str, encoding: str | None) -> str:

@@ -13,6 +13,7 @@ from zbopt.problem.instance import Kind
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.reports.colours import COLOURS, NAMES, text_colour
 from zbopt.reports.grid import Grid, Span, axis_step, grid_of
+from zbopt.reports.safe_text import printable
 from zbopt.reports.words import percent, size_text, ticks_text
 
 _WIDTH, _ROW, _GAP, _MARGIN, _LETTER, _LEGEND_LINE = 960, 22, 3, 64, 7, 16
@@ -29,7 +30,7 @@ def gantt_svg(schedule: Schedule) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="100%" '
         f'style="max-width:{_WIDTH}px" font-family="sans-serif" font-size="11" role="img">',
-        f"<title>{escape(_title(schedule))}</title>",
+        f"<title>{escape(printable(_title(schedule)))}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
     for number, (label, row) in enumerate(zip(grid.labels, grid.rows, strict=True)):
@@ -44,13 +45,13 @@ def result_html(result: Result) -> str:
     tick = result.instance.tick
     if result.schedule is None or result.value is None:
         reason = result.infeasible or "no schedule was found in time"
-        return f"<p>{escape(f'{result.status.value}: {reason}')}</p>"
+        return f"<p>{escape(printable(f'{result.status.value}: {reason}'))}</p>"
     line = (
         f"{result.status.value}: {result.instance.objective.value.replace('_', ' ')} "
         f"{ticks_text(result.value, tick)}, lower bound {result.bound.value} ({result.bound.proved_by}), "
         f"bubble {percent(figures(result.schedule).bubble_over_makespan)} of the makespan"
     )
-    return f"<p>{escape(line)}</p>\n{gantt_svg(result.schedule)}"
+    return f"<p>{escape(printable(line))}</p>\n{gantt_svg(result.schedule)}"
 
 
 def _title(schedule: Schedule) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_html
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -24,11 +24,17 @@ from zbopt.problem.schedule import Schedule
 from zbopt.reports.chart_data import CAUSES, KINDS, chart_data, common_tick
 from zbopt.reports.colours import COLOURS, NAMES, SIGNS
 from zbopt.reports.page import asked_rows, distance_rows, unit_of_memory
+from zbopt.reports.safe_text import printable
 from zbopt.reports.words import amount_text, percent, runs_text, size_text, ticks_text
 
 _MOST_VIOLATIONS = 20
 _MOST_STAGES = 64
 """Of more stages, the table of causes has only the sum."""
+
+
+def _escape(text: str) -> str:
+    """Return text from a file or of ours as HTML, safe to show."""
+    return escape_html(printable(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +61,7 @@ def web_page(entries: Sequence[Entry]) -> str:
     here = files("zbopt.reports")
     data = json.dumps(_page_data(explained, tick, factors), separators=(",", ":"), allow_nan=False)
     return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(_title(entries)),
+        title=_escape(_title(entries)),
         style=(here / "page.css").read_text(encoding="utf-8"),
         script=(here / "page.js").read_text(encoding="utf-8"),
         legend="".join(_legend([e.schedule for e in entries])),
@@ -88,8 +94,8 @@ def _legend(schedules: Sequence[Schedule]) -> Iterator[str]:
     used = {kind for schedule in schedules for kind in kinds_of(lanes_of(schedule))}
     for number, kind in enumerate(COLOURS):
         if kind in used:
-            sign = "" if SIGNS[kind] == kind.value else f" ({escape(SIGNS[kind])})"
-            yield f'<li><i data-kind="{number}"></i>{kind.value}{sign} {escape(NAMES[kind])}</li>'
+            sign = "" if SIGNS[kind] == kind.value else f" ({_escape(SIGNS[kind])})"
+            yield f'<li><i data-kind="{number}"></i>{kind.value}{sign} {_escape(NAMES[kind])}</li>'
     yield '<li><i class="idle"></i>idle</li>'
     if any(s.instance.overlapped_ticks for s in schedules):
         yield "<li>an F above a BW: both as one op</li>"
@@ -115,18 +121,18 @@ def _comparison(explained: Sequence[_Explained]) -> Iterator[str]:
             percent(known.bubble_over_stage_span),
             amount_text(max(known.peak_memory)) + unit_of_memory(entry.schedule.instance),
         ]
-        yield f'<tr><td class="text">{escape(entry.name)}</td>' + "".join(f"<td>{escape(c)}</td>" for c in cells)
+        yield f'<tr><td class="text">{_escape(entry.name)}</td>' + "".join(f"<td>{_escape(c)}</td>" for c in cells)
         yield f'<td class="text">{"yes" if not entry.violations else "no"}</td></tr>'
     yield "</tbody></table></div>"
 
 
 def _section(number: int, entry: Entry, why: Explanation, known: Figures) -> Iterator[str]:
     instance = entry.schedule.instance
-    yield f'<section aria-labelledby="name-{number}"><h2 id="name-{number}">{escape(entry.name)}</h2>'
+    yield f'<section aria-labelledby="name-{number}"><h2 id="name-{number}">{_escape(entry.name)}</h2>'
     yield from _violations(entry)
     yield "<dl>"
     for label, text in _rows(entry, why, known):
-        yield f"<div><dt>{escape(label)}</dt><dd>{escape(text)}</dd></div>"
+        yield f"<div><dt>{_escape(label)}</dt><dd>{_escape(text)}</dd></div>"
     yield "</dl><h3>Schedule<span class='wide'>; to the right each stage's idle share of the makespan</span></h3>"
     yield _canvas("gantt", number, f"Gantt chart of {entry.name}: {counted(instance.stages, 'stage')}")
     yield f"<h3>{_memory_title(instance)}</h3>"
@@ -142,7 +148,7 @@ def _violations(entry: Entry) -> Iterator[str]:
     count = len(entry.violations)
     yield f'<p class="alarm">Not a valid schedule: {counted(count, "violation")}.</p><ul>'
     for code, message in entry.violations[:_MOST_VIOLATIONS]:
-        yield f"<li>{escape(code)}: {escape(message)}</li>"
+        yield f"<li>{_escape(code)}: {_escape(message)}</li>"
     yield "</ul>" + (f"<p>and {count - _MOST_VIOLATIONS} more</p>" if count > _MOST_VIOLATIONS else "")
 
 
@@ -185,7 +191,7 @@ def _memory_title(instance: Instance) -> str:
 
 
 def _canvas(name: str, number: int, label: str) -> str:
-    said = escape(f"{label}; arrow keys move, plus and minus zoom, n and p go from op to op")
+    said = _escape(f"{label}; arrow keys move, plus and minus zoom, n and p go from op to op")
     role = f'tabindex="0" role="application" aria-roledescription="chart" aria-label="{said}"'
     return f'<div><canvas id="{name}-{number}" {role}></canvas></div>'
 
@@ -216,5 +222,5 @@ def _causes(why: Explanation, known: Figures) -> Iterator[str]:
         cells = [*(str(row[cause]) for cause in causes), str(idle), percent(_share(idle, whole))]
         yield f"<tr><td>{name}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
     yield "</tbody></table></div><dl>"
-    yield from (f"<div><dt>{cause.value}</dt><dd>{escape(CAUSES[cause])}</dd></div>" for cause in causes)
+    yield from (f"<div><dt>{cause.value}</dt><dd>{_escape(CAUSES[cause])}</dd></div>" for cause in causes)
     yield "</dl>"
