@@ -116,7 +116,7 @@ def _one_line(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Make a text that may come from a file safe for a terminal: escape what would be a command, and half characters."""
+    """Make a text that may come from a file safe for a terminal: escape commands and halves of characters."""
     return printable(text)
 
 
