@@ -116,6 +116,20 @@ def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -
         ValueError: One line that names the row and cell: an op twice, out of range, on two rows, or missing; a
             backward before its forward; ops that wait for each other in a circle; or what the instance has otherwise.
     """
+    _check_rows(rows, instance)
+    stage_of = _placement(rows)
+    if instance is not None:
+        _same_placement(rows, stage_of, instance)
+        rows = [list(_as_allowed(row, instance)) for row in rows]
+    microbatches = instance.microbatches if instance else 1 + max(c.step[2] for row in rows for c in row)
+    no_first_b = instance is not None and instance.has_lone_w(0)
+    _complete(rows, stage_of, microbatches, no_first_b)
+    _OrderCheck(rows, len(stage_of)).check()
+    return Order(stage_of, microbatches, tuple(tuple(cell.step for cell in row) for row in rows))
+
+
+def _check_rows(rows: Sequence[Sequence[Cell]], instance: Instance | None) -> None:
+    """Refuse rows that are empty, or not as many as the instance has stages."""
     if instance is not None:
         require_one_route(instance, "a table of ops")
     if instance is not None and len(rows) != instance.stages:
@@ -127,15 +141,6 @@ def order_of(rows: Sequence[Sequence[Cell]], instance: Instance | None = None) -
     for stage, row in enumerate(rows):
         if not row:
             raise ValueError(f"row {stage} has no op; give one row a stage, and each at least one")
-    stage_of = _placement(rows)
-    if instance is not None:
-        _same_placement(rows, stage_of, instance)
-        rows = [list(_as_allowed(row, instance)) for row in rows]
-    microbatches = instance.microbatches if instance else 1 + max(c.step[2] for row in rows for c in row)
-    no_first_b = instance is not None and instance.has_lone_w(0)
-    _complete(rows, stage_of, microbatches, no_first_b)
-    _OrderCheck(rows, len(stage_of)).check()
-    return Order(stage_of, microbatches, tuple(tuple(cell.step for cell in row) for row in rows))
 
 
 def _placement(rows: Sequence[Sequence[Cell]]) -> tuple[int, ...]:

@@ -109,9 +109,9 @@ def _placement_text(instance: Instance) -> str:
 
 
 def _route_text(route: Route) -> str:
-    way = f"{route.virtual_stages[0]} to {route.virtual_stages[-1]}"
+    ends = f"{route.virtual_stages[0]} to {route.virtual_stages[-1]}"
     over = counted(len(route.virtual_stages), "virtual stage")
-    return f"{counted(route.microbatches, 'microbatch')} over {over}, {way}"
+    return f"{counted(route.microbatches, 'microbatch')} over {over}, {ends}"
 
 
 def _share_text(instance: Instance) -> str:
