@@ -390,6 +390,16 @@ def a_flag_beside_a_file_is_noted(name: str, folder: Path) -> None:
     assert getattr(found.instance, name) == getattr(build(fields | changes), name)
 
 
+def a_field_without_flag_can_be_replaced(name: str) -> None:
+    """``Instance(...)`` and ``Instance.replace`` set what neither a flag nor an argument of ``zbopt.instance`` sets."""
+    if DECLARED[name].flag is not None:
+        return
+    fields = sample(name)
+    expected, without = build(fields), build({key: value for key, value in fields.items() if key != name})
+    assert Instance(**fields) == expected
+    assert getattr(without.replace(**{name: getattr(expected, name)}), name) == getattr(expected, name)
+
+
 def programs_take_what_they_state(name: str) -> None:
     """The published program and models/pipeline.mzn take an instance in which what they state is in use."""
     if ReferenceModel.PUBLISHED in DECLARED[name].stated_by:
@@ -430,7 +440,12 @@ def laws(name: str, folder: Path) -> Iterator[Callable[[], None]]:
             memory_is_whole_units,
             cutting_keeps_the_whole,
         ),
-        *(a_flag_sets_the_field, programs_take_what_they_state, labels_say_nothing),
+        *(
+            a_flag_sets_the_field,
+            a_field_without_flag_can_be_replaced,
+            programs_take_what_they_state,
+            labels_say_nothing,
+        ),
         values_that_say_nothing_are_not_in_use,
     ):
         yield lambda law=law: law(name)  # type: ignore[misc]

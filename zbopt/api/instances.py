@@ -92,7 +92,8 @@ def instance(
     A time is a whole number of ticks (``3``) or a text with a unit (``"18.5ms"``; s, ms, us, ns); all times have a
     unit, or none has. With units a tick is the finest decimal place that any time is written with. An amount of memory
     is a number, a fraction as text (``"48/131"``), or a text with a unit (``"20GiB"``); again all or none. One value
-    for a list stands for every virtual stage, or every stage.
+    for a list stands for every virtual stage, or every stage. ``Instance.replace`` sets the fields that have no
+    argument here; its times are in ticks.
 
     Args:
         stages: Devices of the pipeline.
