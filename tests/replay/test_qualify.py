@@ -113,3 +113,53 @@ def test_the_baseline_is_1f1b_on_the_same_layers(placement: str, virtual: int) -
     assert validate(baseline.instance, baseline).valid
     assert max(e.end for e in baseline.events) == (6 + 3 - 1) * 3 * virtual
     assert {e.kind for e in baseline.events} <= {Kind.F, Kind.B, Kind.W, Kind.BW}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"gradient_state": [1, 2, 3, 4]},
+        {"boundary": 1},
+        {"reduction_ticks": 2},
+        {"recompute": "always", "recompute_ticks": 1},
+        {"offload": "always", "offload_ticks": 1},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_the_baseline_joins_every_field_of_virtual_stages(fields: dict[str, object]) -> None:
+    """What slices of a stage have together, the stage has: each amount and time is the sum, each choice is theirs."""
+    instance = Instance.uniform(stages=2, microbatches=4, placement="v").replace(**fields)
+    baseline = baseline_of(instance)
+    assert baseline is not None
+    joined = baseline.instance
+    assert joined.stage_of == (0, 1)
+    assert validate(joined, baseline).valid
+    assert (joined.gradient_state, joined.boundary) == (
+        None if instance.gradient_state is None else (3, 7),
+        None if instance.boundary is None else (1, 1),
+    )
+    for whole, sliced in (
+        (joined.reduction_ticks, instance.reduction_ticks),
+        (joined.recompute_ticks, instance.recompute_ticks),
+        (joined.offload_ticks, instance.offload_ticks),
+    ):
+        assert whole == (
+            None if sliced is None else tuple(a + b for a, b in zip(sliced[::2], sliced[1::2], strict=True))
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"placement": "bidirectional"},
+        {"microbatch_times": [{"microbatches": [1], "forward_ticks": [1, 2, 3, 4]}]},
+        {"boundary": [1, 2, 3, 4]},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_the_baseline_keeps_virtual_stages_that_cannot_be_joined(fields: dict[str, object]) -> None:
+    """Two ways, unlike microbatches and boundaries that differ have no value for a whole stage: nothing is refused."""
+    fields = dict(fields)
+    plain = Instance.uniform(stages=2, microbatches=4, placement=str(fields.pop("placement", "v")))
+    baseline = baseline_of(plain.replace(**fields))
+    assert baseline is None or baseline.instance.stage_of == plain.stage_of

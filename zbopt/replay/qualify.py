@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from zbopt.analysis.metrics import memory_curve
 from zbopt.heuristics import HEURISTICS, CannotFitError, NotApplicableError
+from zbopt.problem.facts import Axis, CutRule, Facts, Unit, facts_by_field, fields_in_use
 from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Event, Schedule
 from zbopt.replay.spec import Job, Network, Training
@@ -116,21 +117,49 @@ def baseline_of(instance: Instance) -> Schedule | None:
 
 
 def _one_virtual_stage_each(instance: Instance) -> Instance:
-    """Join virtual stages to one for each stage, in forward order; the instance itself where that does not divide."""
+    """Join virtual stages to one for each stage, in forward order; the instance itself where they cannot be joined.
+
+    They cannot where they do not divide, where microbatches differ, or where a field in use has no value for all of
+    a group.
+    """
     size, left = divmod(instance.virtual_stages, instance.stages)
-    if left or size == 1:
+    if left or size == 1 or instance.routes is not None or instance.microbatch_times is not None:
         return instance
-    fields = instance.model_dump(exclude={"stage_of", "weight_share"})
-    for name in ("forward_ticks", "backward_ticks", "weight_ticks", "fused_backward_ticks"):
-        if (values := getattr(instance, name)) is not None:
-            fields[name] = [sum(v or 0 for v in group) or None for group in _groups(values, size)]
-    kept_by_w = [a * s for a, s in zip(instance.activation, instance.weight_share, strict=True)]
-    activation = [sum(group) for group in _groups(instance.activation, size)]
-    fields["weight_share"] = [
-        Fraction(sum(group)) / total if total else Fraction(1)
-        for group, total in zip(_groups(kept_by_w, size), activation, strict=True)
-    ]
-    return Instance.model_validate(fields | {"activation": activation})
+    in_use = fields_in_use(instance)
+    fields = instance.model_dump(exclude={"stage_of"})
+    for name, facts in facts_by_field(Instance):
+        values = getattr(instance, name)
+        if name in fields and facts.axis is Axis.VIRTUAL_STAGE and values is not None:
+            fields[name] = _joined(instance, facts, values, size)
+            if fields[name] is None and name in in_use:
+                return instance
+    return Instance.model_validate(fields)
+
+
+def _joined(instance: Instance, facts: Facts, values: Sequence[Any], size: int) -> list[Any] | None:
+    """Return a field of groups of ``size`` virtual stages: the undoing of their cut; ``None``: it has no such value."""
+    groups = _groups(values, size)
+    if facts.cut is CutRule.DIVIDED:
+        return [_sum(group) for group in groups]
+    if facts.unit is Unit.SHARE:
+        activations = _groups(instance.activation, size)
+        return [_mean(shares, of) for shares, of in zip(groups, activations, strict=True)]
+    if facts.cut is CutRule.KEPT and all(len(set(group)) == 1 for group in groups):
+        return [group[0] for group in groups]
+    return None
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """Return what is there of several times or amounts; ``None`` where nothing is."""
+    present = [value for value in values if value is not None]
+    return sum(present) if present else None
+
+
+def _mean(shares: Sequence[Fraction], amounts: Sequence[Fraction]) -> Fraction:
+    """Return the share of the whole that has these shares of its amounts; 1 of nothing."""
+    whole = sum(amounts)
+    held = sum(amount * share for amount, share in zip(amounts, shares, strict=True))
+    return Fraction(held) / whole if whole else Fraction(1)
 
 
 def _groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
