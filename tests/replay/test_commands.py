@@ -27,6 +27,8 @@ from zbopt.replay.launch import ReplayError
 from zbopt.replay.trace import read_trace
 from zbopt.validator import Code, validate
 
+pytestmark = pytest.mark.alone
+
 Call = Callable[..., int]
 
 

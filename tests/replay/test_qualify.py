@@ -13,6 +13,8 @@ from zbopt.replay.spec import Network, Training
 from zbopt.replay.trace import Trace, TraceEvent, TraceStep
 from zbopt.validator import validate
 
+pytestmark = pytest.mark.alone
+
 
 def _trace(
     plan: Schedule, tick_ns: int = 1000, *, processes: int = 1, kind: str = "mlp", memory_bytes: int = 0

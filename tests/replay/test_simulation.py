@@ -16,6 +16,8 @@ from zbopt.replay.launch import launch
 from zbopt.replay.qualify import trace_of
 from zbopt.replay.spec import Job, Network, Training
 
+pytestmark = pytest.mark.alone
+
 
 def _error(plan: Schedule, job: Job, limit: float) -> float:
     """Return the least makespan error over the steps of up to five runs. The first below ``limit`` ends them.

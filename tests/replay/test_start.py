@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.alone
+
 START = """
 import sys
 sys.path.remove("")  # as for an installed command

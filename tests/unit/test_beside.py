@@ -32,6 +32,8 @@ from zbopt.problem.schedule import Status
 from zbopt.timing import starts_of
 from zbopt.validator import validate
 
+pytestmark = pytest.mark.alone
+
 V = Instance.uniform(
     stages=8,
     microbatches=24,

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,20 +20,14 @@ from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule, write_schedule
 from zbopt.validator import validate
 
+pytestmark = pytest.mark.alone
+
 ZBOPT = [sys.executable, "-m", "zbopt"]
 EASY = ["solve", "--stages", "4", "--micro", "8", "--mem-limit", "6"]
 HARD = ["solve", "--stages", "12", "--micro", "40", "--mem-limit", "7", "--time-limit", "100", "--comm", "2"]
 HARD += ["--forward", "11,13,10,17,12,15,11,14,19,10,16,13", "--backward", "12,13,11,15,12,17,11,14,10,18,13,15"]
 HARD += ["--weight", "7,9,8,9,8,7,9,8,11,6,9,10"]
 """Uneven stages: no closed argument proves it, and CP-SAT needs more than seconds."""
-
-
-@pytest.fixture(autouse=True)
-def heeds_ctrl_c() -> Iterator[None]:
-    """SIGINT as a terminal's program has it: a shell's background job (``pytest &``) starts with it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def in_shell(redirection: str, *arguments: str) -> subprocess.CompletedProcess[str]:

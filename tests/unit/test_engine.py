@@ -34,6 +34,8 @@ from zbopt.problem.schedule import Engine, Status
 from zbopt.timing import starts_of
 from zbopt.validator import validate
 
+pytestmark = pytest.mark.alone
+
 HARD = Instance.uniform(
     stages=8,
     microbatches=24,

@@ -11,6 +11,8 @@ from zbopt.engine import watch as engine
 from zbopt.engine.request import SolveRequest
 from zbopt.problem.instance import Instance
 
+pytestmark = pytest.mark.alone
+
 
 def test_bug_order_is_still_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Text that the writer had not flushed when the process was killed became a BrokenPipeError out of ``solve``.

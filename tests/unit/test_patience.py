@@ -23,6 +23,8 @@ from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Schedule
 from zbopt.validator import validate
 
+pytestmark = pytest.mark.alone
+
 
 def after(questions: int) -> Callable[[], bool]:
     """Return a limit that is reached when it has been asked about so many times."""

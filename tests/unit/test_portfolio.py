@@ -22,6 +22,8 @@ from zbopt.problem.instance import Instance
 from zbopt.problem.schedule import Status
 from zbopt.validator import validate
 
+pytestmark = pytest.mark.alone
+
 HARD = {
     "stages": 12,
     "microbatches": 40,

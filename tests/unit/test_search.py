@@ -25,6 +25,8 @@ from zbopt.problem.bound import Bound
 from zbopt.problem.instance import Instance, Kind
 from zbopt.timing import objective_value
 
+pytestmark = pytest.mark.alone
+
 
 def budget(time_limit_s: float = 600) -> Budget:
     return Budget(time_limit_s, workers=1, seed=0)

@@ -355,6 +355,7 @@ def _write_million(path: Path) -> None:
         file.write("]}\n")
 
 
+@pytest.mark.alone
 def test_a_million_events(tmp_path: Path) -> None:
     """Reading and validating takes at most ten times what json.loads of the same file takes; measured: four times."""
     path = tmp_path / "million.json"
