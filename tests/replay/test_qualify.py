@@ -129,7 +129,7 @@ def test_the_baseline_is_1f1b_on_the_same_layers(placement: str, virtual: int) -
     ids=lambda fields: next(iter(fields)),
 )
 def test_the_baseline_joins_every_field_of_virtual_stages(fields: dict[str, object]) -> None:
-    """What slices of a stage have together, the stage has: each amount and time is the sum, each choice is theirs."""
+    """A whole stage has what its slices have together: the sum of each time and amount, and their common choice."""
     instance = Instance.uniform(stages=2, microbatches=4, placement="v").replace(**fields)
     baseline = baseline_of(instance)
     assert baseline is not None
