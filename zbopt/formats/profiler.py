@@ -139,29 +139,38 @@ def _schedule(rows: Sequence[Sequence[_Range]], order: Order) -> Schedule:
 
 def _instance(events: Sequence[Event], order: Order, tick: str) -> Instance:
     """Return the instance of the observed placement, with the median time of each op."""
-    durations: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
-    for e in events:
-        durations[e.kind, e.virtual_stage].append(e.end - e.start)
-
-    def typical(kind: Kind) -> list[int | None]:
-        return [
-            round(median(durations[kind, v])) if (kind, v) in durations else None for v in range(len(order.stage_of))
-        ]
-
-    backward, weight, fused = typical(Kind.B), typical(Kind.W), typical(Kind.BW)
     fields: dict[str, Any] = {
         "name": "observed",
         "stages": len(order.rows),
         "microbatches": order.microbatches,
         "stage_of": order.stage_of,
         "tick": tick,
-        "forward_ticks": typical(Kind.F),
     }
-    if any(backward):
-        half = [(f + 1) // 2 if f else 1 for f in fused]
-        fields["backward_ticks"] = [b or h for b, h in zip(backward, half, strict=True)]
-        fields["weight_ticks"] = [w or h for w, h in zip(weight, half, strict=True)]
-        fused = [f or (b or 1) + (w or 1) for f, b, w in zip(fused, backward, weight, strict=True)]
-    if any(fused):
-        fields["fused_backward_ticks"] = fused
+    durations: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
+    for e in events:
+        durations[e.kind, e.virtual_stage].append(e.end - e.start)
+    medians = {key: round(median(ticks)) for key, ticks in durations.items()}
+    forward, backward, weight, fused = (
+        [medians.get((kind, v)) for v in range(len(order.stage_of))] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)
+    )
+    fields["forward_ticks"] = forward
+    fields |= _backward_fields(backward, weight, fused)
     return Instance.model_validate(fields)
+
+
+def _backward_fields(
+    backward: Sequence[int | None], weight: Sequence[int | None], fused: Sequence[int | None]
+) -> dict[str, Sequence[int | None]]:
+    """Return the instance's fields with the times of B, W and BW, from the ticks seen on each virtual stage.
+
+    An instance with B needs all three on each virtual stage. Half of BW stands for a B or W that was not seen, and
+    their sum for a BW that was not seen. A time that nothing stands for counts one tick.
+    """
+    if not any(backward):
+        return {"fused_backward_ticks": fused} if any(fused) else {}
+    half = [(f + 1) // 2 if f else 1 for f in fused]
+    return {
+        "backward_ticks": [b or h for b, h in zip(backward, half, strict=True)],
+        "weight_ticks": [w or h for w, h in zip(weight, half, strict=True)],
+        "fused_backward_ticks": [f or (b or 1) + (w or 1) for f, b, w in zip(fused, backward, weight, strict=True)],
+    }
