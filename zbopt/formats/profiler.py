@@ -64,9 +64,9 @@ def from_profiler(documents: Mapping[str, object]) -> Observed:
     if any(r.gpu for r in ranges):
         ranges = [r for r in ranges if r.gpu]
     step = _last_step(ranges)
-    rows = _rows(step)
-    order = order_of([[Cell(_step_of(r.action), r.where) for r in row] for row in rows])
-    return Observed(order, _schedule(rows, order))
+    ranks = _by_rank(step)
+    order = order_of([[Cell(_step_of(r.action), r.where) for r in ranges] for ranges in ranks])
+    return Observed(order, _schedule(ranks, order))
 
 
 def _ranges(document: object, name: str, number: int) -> Iterator[_Range]:
@@ -104,12 +104,12 @@ def _last_step(ranges: Sequence[_Range]) -> list[_Range]:
     return [found[steps - 1] for found in runs.values()]
 
 
-def _rows(step: Sequence[_Range]) -> list[list[_Range]]:
+def _by_rank(step: Sequence[_Range]) -> list[list[_Range]]:
     """Return ranges by rank and start, ranks in the order of their lowest virtual stage."""
     by_rank: dict[tuple[int, str], list[_Range]] = defaultdict(list)
     for r in sorted(step, key=lambda r: (r.start, r.end)):
         by_rank[r.rank].append(r)
-    return sorted(by_rank.values(), key=lambda row: min(r.action.virtual_stage for r in row))
+    return sorted(by_rank.values(), key=lambda ranges: min(r.action.virtual_stage for r in ranges))
 
 
 def _step_of(action: Action) -> tuple[Kind, int, int]:
@@ -117,18 +117,18 @@ def _step_of(action: Action) -> tuple[Kind, int, int]:
     return KIND_OF[action.op], action.virtual_stage, action.microbatch
 
 
-def _schedule(rows: Sequence[Sequence[_Range]], order: Order) -> Schedule:
-    origin = min(r.start for row in rows for r in row)
-    end = max(r.end for row in rows for r in row)
+def _schedule(ranks: Sequence[Sequence[_Range]], order: Order) -> Schedule:
+    origin = min(r.start for ranges in ranks for r in ranges)
+    end = max(r.end for ranges in ranks for r in ranges)
     if end - origin > _LONGEST_STEP_US:
         raise ValueError(
             f"the step takes {(end - origin) / 1e6:.0f} s: the clocks of the ranks differ; align them before"
         )
-    longest = max(r.end - r.start for row in rows for r in row)
+    longest = max(r.end - r.start for ranges in ranks for r in ranges)
     per_us, tick = (1000, "1ns") if longest * 1000 <= MAX_TICKS else (1, "1us")
     events = []
-    for stage, row in enumerate(rows):
-        for r in row:
+    for stage, ranges in enumerate(ranks):
+        for r in ranges:
             kind, v, j = _step_of(r.action)
             start = round((r.start - origin) * per_us)
             events.append(Event(kind, stage, v, j, start, max(start + 1, round((r.end - origin) * per_us))))

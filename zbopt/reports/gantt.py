@@ -31,7 +31,7 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
         coloured: Whether the terminal shows colours; without, ops are set apart by their letters alone.
         window: First and last tick to draw; ``None``: from the first start to the last end.
     """
-    labels = [row.label for row in lanes_of(schedule)]
+    labels = [lane.label for lane in lanes_of(schedule)]
     count, margin = len(labels), max(map(len, labels)) + 1
     grid = grid_of(schedule, max(width - margin - 1, 10), window=window)
     for number, (label, row) in enumerate(zip(labels, grid.rows, strict=True)):
