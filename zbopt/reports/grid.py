@@ -96,10 +96,10 @@ def _majority(events: Sequence[Event], origin: int, ticks: int, columns: int) ->
             if overlap > (0 if known is None else known[0]):
                 longest[column][its_kind] = (overlap, event)
     shown: list[Event | None] = []
-    for kinds, events in zip(by_kind, longest, strict=True):
+    for kinds, longest_of in zip(by_kind, longest, strict=True):
         idle = ticks - sum(kinds.values())
         kind = max(kinds, key=lambda k: kinds[k], default=None)
-        shown.append(None if kind is None or kinds[kind] < idle or kind not in events else events[kind][1])
+        shown.append(None if kind is None or kinds[kind] < idle or kind not in longest_of else longest_of[kind][1])
     return shown
 
 
