@@ -21,11 +21,19 @@ from zbopt.problem.schedule import Event, Provenance, Schedule
 _REQUIRED = ("id", "stage", "micro", "kind", "start", "end")
 _KEYS = dict.fromkeys((*_REQUIRED, "dependsOn"))
 _MAX_TIME = 10**15
+"""Largest time of an event. Not measured; chosen below 2**53, so that a float holds each whole time exactly."""
 _TOLERANCE = 1e-9
-"""Most that rounding to ticks may move a time, as a share of the largest time."""
+"""Most that rounding to ticks may move a time, as a share of the largest time.
+
+Not measured; chosen above the error of sums of floats, and far below any difference between two ops.
+"""
 _VISIBLE = 0.1
-"""Ticks of rounding above which times are no decimals, so that equal durations may differ by a tick."""
+"""Ticks of rounding above which times are no decimals, so that equal durations may differ by a tick.
+
+Not measured; chosen between the rounding of decimals, which is close to 0, and that of other fractions, up to 0.5.
+"""
 _LEAST_LARGEST = 1e-9
+"""Least value of the largest time. Not measured; chosen so that the search for ticks per unit ends soon."""
 _KINDS = {kind.value: kind for kind in Kind if kind in COMPUTE}
 
 

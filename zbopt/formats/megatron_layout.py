@@ -19,6 +19,7 @@ SCHEMA = "zbopt.layers/1"
 _KINDS = {"E": "embedding", "t": "decoder", "m": "mtp", "L": "loss"}
 _ITEM = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))(?:\*([0-9]{1,9}))?")
 _MOST_LETTERS = 1_000_000
+"""Not measured; chosen far above any model, so that a wrong repeat count cannot fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)

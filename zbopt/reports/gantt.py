@@ -19,7 +19,7 @@ from zbopt.reports.grid import Grid, Span, axis_step, grid_of
 
 STYLES = {kind: f"{text_colour(kind)} on {colour}" for kind, colour in COLOURS.items()}
 MOST_ROWS = 64
-"""Most lanes that are drawn; of more, only the first and the last are."""
+"""Most lanes that are drawn; of more, only the first and the last are. Not measured; chosen to keep charts short."""
 
 
 def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, int] | None = None) -> Iterator[Text]:
