@@ -52,17 +52,31 @@ def parse_times(texts: Mapping[str, str], tick: str | None = None) -> Times:
         ValueError: A text is no time, units are mixed, a bare time is not whole, or ``tick`` does not go with them.
     """
     written = {field: tuple(_parse_item(field, item) for item in text.split(",")) for field, text in texts.items()}
-    given = [(field, time) for field, times in written.items() for time in times if time is not None and time.amount]
+    given = _nonzero(written)
     if _has_units(given):
         length = _tick_ns([time for _, time in given], tick)
         tick = tick or tick_name(length)
     else:
         _require_whole(given, texts)
         length = Fraction(1)
-    exact = {f: tuple(None if t is None else t.amount / length for t in times) for f, times in written.items()}
-    ticks = {f: tuple(None if t is None else ceil(t) for t in times) for f, times in exact.items()}
-    added = [ceil(t) - t for times in exact.values() for t in times if t is not None]
-    return Times(tick or "unit", ticks, max(added, default=Fraction(0)))
+    ticks = {field: tuple(_rounded_up(time, length) for time in times) for field, times in written.items()}
+    return Times(tick or "unit", ticks, _most_added(given, length))
+
+
+def _nonzero(written: Mapping[str, tuple[_Written | None, ...]]) -> list[tuple[str, _Written]]:
+    """Return each time above zero with its field; only these need a unit and a tick."""
+    return [(field, time) for field, times in written.items() for time in times if time is not None and time.amount]
+
+
+def _rounded_up(time: _Written | None, length: Fraction) -> int | None:
+    """Return a time in ticks of ``length`` ns, rounded up; ``None`` for an op that does not exist."""
+    return None if time is None else ceil(time.amount / length)
+
+
+def _most_added(given: list[tuple[str, _Written]], length: Fraction) -> Fraction:
+    """Return the most that rounding up adds to a time, in ticks of ``length`` ns."""
+    exact = [time.amount / length for _, time in given]
+    return max((ceil(ticks) - ticks for ticks in exact), default=Fraction(0))
 
 
 def _parse_item(field: str, item: str) -> _Written | None:

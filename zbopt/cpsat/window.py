@@ -263,22 +263,32 @@ class ScheduleWindow:
         in it, except what had given it back too late to count.
         """
         graph, of = self.of.graph, self.of
-        takers = {r.first for r in graph.residences}
-        first: dict[int, int] = {}
-        for i in of.by_start:
-            if i in takers and self.sides[i] > 0:
-                first.setdefault(graph.tasks[i].stage, i)
+        first_takers = self._first_takers_after()
         for r in graph.residences:
-            if r.stage in first and r.first in self.number:
-                yield r.first, of.to_end[first[r.stage]] - graph.tasks[r.first].duration_ticks
-            if r.stage in first and r.last in self.number:
-                taker = first[r.stage]
-                if r.last not in self.sides or of.end(r.last) <= of.starts[taker]:
-                    yield r.last, of.to_end[taker]
+            if (taker := first_takers.get(r.stage)) is not None:
+                yield from self._to_taker(r, taker)
         for i in self.tasks:
             for after, ticks in of.arcs.successors.get(i, ()):
                 if self.sides.get(after) == 1:
                     yield i, ticks + of.to_end[after] - graph.tasks[i].duration_ticks
+
+    def _first_takers_after(self) -> dict[int, int]:
+        """Return by stage the first task after the window that takes memory; a stage without one is left out."""
+        graph = self.of.graph
+        takers = {r.first for r in graph.residences}
+        first: dict[int, int] = {}
+        for i in self.of.by_start:
+            if i in takers and self.sides[i] > 0:
+                first.setdefault(graph.tasks[i].stage, i)
+        return first
+
+    def _to_taker(self, r: Residence, taker: int) -> Iterator[tuple[int, int]]:
+        """Yield the ticks from the ends of a residence that lie in the window; ``taker`` takes memory after it."""
+        of = self.of
+        if r.first in self.number:
+            yield r.first, of.to_end[taker] - of.graph.tasks[r.first].duration_ticks
+        if r.last in self.number and (r.last not in self.sides or of.end(r.last) <= of.starts[taker]):
+            yield r.last, of.to_end[taker]
 
     @cached_property
     def longest_bypass(self) -> int:

@@ -62,11 +62,11 @@ class _Writer:
 
     def __init__(self, schedule: Schedule) -> None:
         self.instance = schedule.instance
-        rows = lanes_of(schedule)
-        self.rows = [row.events for row in rows if row.resource is None]
-        self.rows_beside = [row for row in rows if row.resource is not None]
+        lanes = lanes_of(schedule)
+        self.compute_lanes = [lane.events for lane in lanes if lane.resource is None]
+        self.lanes_beside = [lane for lane in lanes if lane.resource is not None]
         self.given = {id(e) for e in schedule.events}
-        self.at = {(e.iteration, e.kind, e.virtual_stage, e.microbatch): e for row in self.rows for e in row}
+        self.at = {(e.iteration, e.kind, e.virtual_stage, e.microbatch): e for lane in self.compute_lanes for e in lane}
         self.us = _us_of_tick(self.instance.tick)
         self.links = list(self._links())
 
@@ -78,8 +78,8 @@ class _Writer:
 
     def _links(self) -> Iterator[tuple[Event, Event]]:
         """Yield the producer and the consumer of each transfer between stages."""
-        for row in self.rows:
-            for e in row:
+        for lane in self.compute_lanes:
+            for e in lane:
                 v = e.virtual_stage
                 if v is None or not 0 <= v < self.instance.virtual_stages or e.kind not in _TAKERS:
                     continue
@@ -91,8 +91,8 @@ class _Writer:
 
     def names(self) -> Iterator[dict[str, Any]]:
         beside: dict[int, dict[int, str]] = {}
-        for row in self.rows_beside:
-            beside.setdefault(row.stage, {})[self._track(row)] = (row.resource or "").replace("to ", "to stage ")
+        for lane in self.lanes_beside:
+            beside.setdefault(lane.stage, {})[self._track(lane)] = (lane.resource or "").replace("to ", "to stage ")
         for giver, taker in () if self.instance.sends else self.links:
             beside.setdefault(giver.stage, {})[1 + taker.stage] = f"to stage {taker.stage}"
         for stage in range(self.instance.stages):
@@ -103,16 +103,16 @@ class _Writer:
                 yield _meta("thread_sort_index", stage, {"sort_index": track}, track)
 
     def ops(self) -> Iterator[dict[str, Any]]:
-        for row in self.rows:
-            for e in row:
+        for lane in self.compute_lanes:
+            for e in lane:
                 yield self._slice(e, e.stage, COMPUTE_TRACK)
 
     def beside(self) -> Iterator[dict[str, Any]]:
         """Yield the entries of tracks other than compute; an event on several tracks stands for itself on one only."""
-        for row in self.rows_beside:
-            for e in row.events:
-                entry = self._slice(e, row.stage, self._track(row))
-                if id(e) not in self.given or e.stage != row.stage:
+        for lane in self.lanes_beside:
+            for e in lane.events:
+                entry = self._slice(e, lane.stage, self._track(lane))
+                if id(e) not in self.given or e.stage != lane.stage:
                     entry |= {"cat": _HELD, "args": {"by": e.id}}
                 yield entry
 
@@ -130,9 +130,9 @@ class _Writer:
             "args": _args(e),
         }
 
-    def _track(self, row: Lane) -> int:
+    def _track(self, lane: Lane) -> int:
         """Return the number of a lane's track: links to stages come after compute, then the others."""
-        word, _, number = (row.resource or "").partition(" ")
+        word, _, number = (lane.resource or "").partition(" ")
         if word == "to":
             return 1 + int(number)
         return 1 + self.instance.stages + ("send", "port", "host", "reduce").index(word)

@@ -21,11 +21,19 @@ from zbopt.problem.schedule import Event, Provenance, Schedule
 _REQUIRED = ("id", "stage", "micro", "kind", "start", "end")
 _KEYS = dict.fromkeys((*_REQUIRED, "dependsOn"))
 _MAX_TIME = 10**15
+"""Largest time of an event. Not measured; chosen below 2**53, so that a float holds each whole time exactly."""
 _TOLERANCE = 1e-9
-"""Most that rounding to ticks may move a time, as a share of the largest time."""
+"""Most that rounding to ticks may move a time, as a share of the largest time.
+
+Not measured; chosen above the error of sums of floats, and far below any difference between two ops.
+"""
 _VISIBLE = 0.1
-"""Ticks of rounding above which times are no decimals, so that equal durations may differ by a tick."""
+"""Ticks of rounding above which times are no decimals, so that equal durations may differ by a tick.
+
+Not measured; chosen between the rounding of decimals, which is close to 0, and that of other fractions, up to 0.5.
+"""
 _LEAST_LARGEST = 1e-9
+"""Least value of the largest time. Not measured; chosen so that the search for ticks per unit ends soon."""
 _KINDS = {kind.value: kind for kind in Kind if kind in COMPUTE}
 
 
@@ -246,10 +254,7 @@ def _distinct(entries: Sequence[_ListedEvent], events: Sequence[Event]) -> list[
 
 def _infer(events: Sequence[Event], given_stages: int | None, ticks_per_unit: int) -> Instance:
     """Return the instance that the list must have been made for."""
-    stages = given_stages if given_stages is not None else max(e.stage for e in events) + 1
-    if given_stages is None and stages > len(events):
-        raise ValueError(f"stage {stages - 1} is out of range of {len(events)} events; number stages from 0")
-    kinds = {e.kind for e in events}
+    stages = _stage_count(events, given_stages)
     fields: dict[str, object] = {
         "name": f"event list; a tick is 1/{ticks_per_unit} of its unit of time" if ticks_per_unit > 1 else "event list",
         "stages": stages,
@@ -259,18 +264,40 @@ def _infer(events: Sequence[Event], given_stages: int | None, ticks_per_unit: in
         return Instance.model_validate(fields)  # which refuses it, in the words that an instance's file gets
     durations = _Durations(events, stages)
     fields["forward_ticks"] = durations.of(Kind.F)
-    if kinds & {Kind.B, Kind.W}:
-        first = {e.kind for e in events if e.stage == 0}
-        no_first_b = Kind.W in first and not first & {Kind.B, Kind.BW}
-        fields["backward_ticks"] = [None] * no_first_b + durations.of(Kind.B)[no_first_b:]
-        fields["weight_ticks"] = durations.of(Kind.W)
-        if Kind.BW in kinds:
-            fields["fused_backward_ticks"] = [None] * no_first_b + durations.of(Kind.BW)[no_first_b:]
-    else:
-        fields["fused_backward_ticks"] = durations.of(Kind.BW)
-    if Kind.O in kinds:
+    fields |= _backward_fields(events, durations)
+    if Kind.O in {e.kind for e in events}:
         fields |= {"barrier": Barrier.POST_VALIDATION, "optimizer_ticks": durations.of(Kind.O, least=0)}
     return Instance.model_validate(fields)
+
+
+def _stage_count(events: Sequence[Event], given_stages: int | None) -> int:
+    """Return the number of stages that the list gives, or else one more than the highest stage of an event.
+
+    Raises:
+        ValueError: The list gives no number, and its events name more stages than there are events.
+    """
+    if given_stages is not None:
+        return given_stages
+    stages = max(e.stage for e in events) + 1
+    if stages > len(events):
+        raise ValueError(f"stage {stages - 1} is out of range of {len(events)} events; number stages from 0")
+    return stages
+
+
+def _backward_fields(events: Sequence[Event], durations: _Durations) -> dict[str, object]:
+    """Return the instance's fields with the times of B, W and BW; a stage 0 with W alone has no B and no BW."""
+    kinds = {e.kind for e in events}
+    if not kinds & {Kind.B, Kind.W}:
+        return {"fused_backward_ticks": durations.of(Kind.BW)}
+    kinds_of_first = {e.kind for e in events if e.stage == 0}
+    no_first_b = Kind.W in kinds_of_first and not kinds_of_first & {Kind.B, Kind.BW}
+    fields: dict[str, object] = {
+        "backward_ticks": [None] * no_first_b + durations.of(Kind.B)[no_first_b:],
+        "weight_ticks": durations.of(Kind.W),
+    }
+    if Kind.BW in kinds:
+        fields["fused_backward_ticks"] = [None] * no_first_b + durations.of(Kind.BW)[no_first_b:]
+    return fields
 
 
 class _Durations:
@@ -295,7 +322,7 @@ class _Durations:
         others = max(
             ((n, -t) for (k, t), n in self.everywhere.items() if k is kind and t >= least), default=(0, -least)
         )
-        return [-max(row)[-1] if row else -others[-1] for row in seen]
+        return [-max(candidates)[-1] if candidates else -others[-1] for candidates in seen]
 
 
 def _faults(entries: Sequence[_ListedEvent]) -> Iterator[Fault]:

@@ -30,9 +30,9 @@ def to_jaxpp(schedule: Schedule) -> str:
             there, and raises NotImplementedError otherwise.
     """
     order = order_of_schedule(schedule)
-    partial = any(kind in (Kind.B, Kind.W) for row in order.rows for kind, _, _ in row)
-    rows = [list(_in_two(row) if partial else row) for row in order.rows]
-    _check_first_stage(rows)
+    partial = any(kind in (Kind.B, Kind.W) for ops in order.rows for kind, _, _ in ops)
+    orders = [list(_in_two(ops) if partial else ops) for ops in order.rows]
+    _check_first_stage(orders)
     document = {
         "schema": SCHEMA,
         "num_stages": len(order.stage_of),
@@ -41,23 +41,23 @@ def to_jaxpp(schedule: Schedule) -> str:
         "mpmd_idx": order.stage_of,
     }
     head = "".join(f'  "{name}": {json.dumps(value)},\n' for name, value in document.items())
-    body = ",\n".join(f"    {json.dumps([[_TYPE_OF[kind], v, j] for kind, v, j in row])}" for row in rows)
+    body = ",\n".join(f"    {json.dumps([[_TYPE_OF[kind], v, j] for kind, v, j in ops])}" for ops in orders)
     return f'{{\n{head}  "tasks": [\n{body}\n  ]\n}}\n'
 
 
-def _in_two(row: Sequence[OrderedOp]) -> Iterator[OrderedOp]:
+def _in_two(ops: Sequence[OrderedOp]) -> Iterator[OrderedOp]:
     """Yield the ops with every backward as B and W; where the first virtual stage has no B, one is put before its W."""
-    split = {(v, j) for kind, v, j in row if kind is Kind.B}
-    for kind, v, j in row:
+    split = {(v, j) for kind, v, j in ops if kind is Kind.B}
+    for kind, v, j in ops:
         if kind is Kind.BW or (kind is Kind.W and (v, j) not in split):
             yield from ((Kind.B, v, j), (Kind.W, v, j))
         else:
             yield (kind, v, j)
 
 
-def _check_first_stage(rows: Sequence[Sequence[OrderedOp]]) -> None:
-    for stage, row in enumerate(rows):
-        for step, after in pairwise((*row, None)):
+def _check_first_stage(orders: Sequence[Sequence[OrderedOp]]) -> None:
+    for stage, ops in enumerate(orders):
+        for step, after in pairwise((*ops, None)):
             if step is not None and step[:2] == (Kind.B, 0) and after != (Kind.W, 0, step[2]):
                 j = step[2]
                 raise ValueError(

@@ -19,6 +19,7 @@ SCHEMA = "zbopt.layers/1"
 _KINDS = {"E": "embedding", "t": "decoder", "m": "mtp", "L": "loss"}
 _ITEM = re.compile(r"(?:\(([^()]*)\)|([EtmL|]))(?:\*([0-9]{1,9}))?")
 _MOST_LETTERS = 1_000_000
+"""Not measured; chosen far above any model, so that a wrong repeat count cannot fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +134,10 @@ def spread(decoder_layers: Sequence[int], stage_of: tuple[int, ...]) -> Layers:
         decoder_layers = [each] * n
     if len(decoder_layers) != n:
         raise ValueError(f"{len(decoder_layers)} numbers of layers for {n} virtual stages; give 1 or {n}")
-    rows = ["t" * count for count in decoder_layers]
-    rows[0] = "E" + rows[0]
-    rows[-1] += "L"
-    return checked(rows, stage_of)
+    letters = ["t" * count for count in decoder_layers]
+    letters[0] = "E" + letters[0]
+    letters[-1] += "L"
+    return checked(letters, stage_of)
 
 
 def layers_document(layers: Layers) -> dict[str, object]:
@@ -166,7 +167,7 @@ def layers_from_document(document: object) -> Layers:
         or not isinstance(document.get("layers"), list)
     ):
         raise ValueError(f"not a table of layers; its schema is not {SCHEMA!r}")
-    rows, stage_of = [], []
+    by_virtual_stage, stage_of = [], []
     for v, entry in enumerate(document["layers"]):
         letters = entry.get("layout") if isinstance(entry, dict) else None
         stage = entry.get("stage") if isinstance(entry, dict) else None
@@ -174,8 +175,8 @@ def layers_from_document(document: object) -> Layers:
             raise ValueError(f"layers[{v}] = {json.dumps(entry)[:60]}: give stage, and layout as letters E, t, m, L")
         if not 0 <= stage < MAX_STAGES:
             raise ValueError(f"layers[{v}].stage = {stage}: give 0 to {MAX_STAGES - 1}")
-        rows.append(letters)
+        by_virtual_stage.append(letters)
         stage_of.append(stage)
-    if not rows:
+    if not by_virtual_stage:
         raise ValueError("layers is empty; give one entry a virtual stage")
-    return checked(rows, tuple(stage_of))
+    return checked(by_virtual_stage, tuple(stage_of))

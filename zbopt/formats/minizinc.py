@@ -107,7 +107,7 @@ def from_minizinc(instance: Instance, answer: str) -> Schedule:
     """
     try:
         found = json.loads(answer)
-        rows = {name: found[name] for name in _ANSWER}
+        values = {name: found[name] for name in _ANSWER}
     except json.JSONDecodeError as error:
         raise ValueError(f"MiniZinc's answer is not JSON: {error}; run it with --output-mode json") from None
     except (KeyError, TypeError):
@@ -116,10 +116,10 @@ def from_minizinc(instance: Instance, answer: str) -> Schedule:
         event
         for v in range(instance.virtual_stages)
         for j in range(instance.microbatches)
-        for event in _events(instance, v, j, {name: rows[name][v][j] for name in _ANSWER if name != "start_o"})
+        for event in _events(instance, v, j, {name: values[name][v][j] for name in _ANSWER if name != "start_o"})
     ]
     for stage, ticks in enumerate(instance.optimizer_ticks or ()):
-        start = rows["start_o"][stage]
+        start = values["start_o"][stage]
         events.append(Event(Kind.O, stage, None, None, start, start + ticks))
     return Schedule(instance=instance, provenance=Provenance(source="minizinc"), events=tuple(events))
 

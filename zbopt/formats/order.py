@@ -147,10 +147,10 @@ def _placement(rows: Sequence[Sequence[Cell]]) -> tuple[int, ...]:
     first: dict[int, tuple[int, Cell]] = {}
     for stage, row in enumerate(rows):
         for cell in row:
-            held, other = first.setdefault(cell.step[1], (stage, cell))
-            if held != stage:
+            stage_before, other = first.setdefault(cell.step[1], (stage, cell))
+            if stage_before != stage:
                 raise ValueError(
-                    f"{cell.where}: virtual stage {cell.step[1]} is on row {held} already ({other.where}); "
+                    f"{cell.where}: virtual stage {cell.step[1]} is on row {stage_before} already ({other.where}); "
                     "keep each virtual stage on one row"
                 )
     highest = max(first)

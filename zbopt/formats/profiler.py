@@ -20,6 +20,7 @@ from zbopt.problem.schedule import Event, Provenance, Schedule
 PREFIX = "PP:"
 _GPU = "gpu_user_annotation"
 _LONGEST_STEP_US = 10.0**10
+"""Not measured; chosen as almost three hours: a longer step means that the clocks of the ranks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,9 @@ def from_profiler(documents: Mapping[str, object]) -> Observed:
     if any(r.gpu for r in ranges):
         ranges = [r for r in ranges if r.gpu]
     step = _last_step(ranges)
-    rows = _rows(step)
-    order = order_of([[Cell(_step_of(r.action), r.where) for r in row] for row in rows])
-    return Observed(order, _schedule(rows, order))
+    ranks = _by_rank(step)
+    order = order_of([[Cell(_step_of(r.action), r.where) for r in ranges] for ranges in ranks])
+    return Observed(order, _schedule(ranks, order))
 
 
 def _ranges(document: object, name: str, number: int) -> Iterator[_Range]:
@@ -104,12 +105,12 @@ def _last_step(ranges: Sequence[_Range]) -> list[_Range]:
     return [found[steps - 1] for found in runs.values()]
 
 
-def _rows(step: Sequence[_Range]) -> list[list[_Range]]:
+def _by_rank(step: Sequence[_Range]) -> list[list[_Range]]:
     """Return ranges by rank and start, ranks in the order of their lowest virtual stage."""
     by_rank: dict[tuple[int, str], list[_Range]] = defaultdict(list)
     for r in sorted(step, key=lambda r: (r.start, r.end)):
         by_rank[r.rank].append(r)
-    return sorted(by_rank.values(), key=lambda row: min(r.action.virtual_stage for r in row))
+    return sorted(by_rank.values(), key=lambda ranges: min(r.action.virtual_stage for r in ranges))
 
 
 def _step_of(action: Action) -> tuple[Kind, int, int]:
@@ -117,18 +118,18 @@ def _step_of(action: Action) -> tuple[Kind, int, int]:
     return KIND_OF[action.op], action.virtual_stage, action.microbatch
 
 
-def _schedule(rows: Sequence[Sequence[_Range]], order: Order) -> Schedule:
-    origin = min(r.start for row in rows for r in row)
-    end = max(r.end for row in rows for r in row)
+def _schedule(ranks: Sequence[Sequence[_Range]], order: Order) -> Schedule:
+    origin = min(r.start for ranges in ranks for r in ranges)
+    end = max(r.end for ranges in ranks for r in ranges)
     if end - origin > _LONGEST_STEP_US:
         raise ValueError(
             f"the step takes {(end - origin) / 1e6:.0f} s: the clocks of the ranks differ; align them before"
         )
-    longest = max(r.end - r.start for row in rows for r in row)
+    longest = max(r.end - r.start for ranges in ranks for r in ranges)
     per_us, tick = (1000, "1ns") if longest * 1000 <= MAX_TICKS else (1, "1us")
     events = []
-    for stage, row in enumerate(rows):
-        for r in row:
+    for stage, ranges in enumerate(ranks):
+        for r in ranges:
             kind, v, j = _step_of(r.action)
             start = round((r.start - origin) * per_us)
             events.append(Event(kind, stage, v, j, start, max(start + 1, round((r.end - origin) * per_us))))
@@ -139,29 +140,38 @@ def _schedule(rows: Sequence[Sequence[_Range]], order: Order) -> Schedule:
 
 def _instance(events: Sequence[Event], order: Order, tick: str) -> Instance:
     """Return the instance of the observed placement, with the median time of each op."""
-    durations: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
-    for e in events:
-        durations[e.kind, e.virtual_stage].append(e.end - e.start)
-
-    def typical(kind: Kind) -> list[int | None]:
-        return [
-            round(median(durations[kind, v])) if (kind, v) in durations else None for v in range(len(order.stage_of))
-        ]
-
-    backward, weight, fused = typical(Kind.B), typical(Kind.W), typical(Kind.BW)
     fields: dict[str, Any] = {
         "name": "observed",
         "stages": len(order.rows),
         "microbatches": order.microbatches,
         "stage_of": order.stage_of,
         "tick": tick,
-        "forward_ticks": typical(Kind.F),
     }
-    if any(backward):
-        half = [(f + 1) // 2 if f else 1 for f in fused]
-        fields["backward_ticks"] = [b or h for b, h in zip(backward, half, strict=True)]
-        fields["weight_ticks"] = [w or h for w, h in zip(weight, half, strict=True)]
-        fused = [f or (b or 1) + (w or 1) for f, b, w in zip(fused, backward, weight, strict=True)]
-    if any(fused):
-        fields["fused_backward_ticks"] = fused
+    durations: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
+    for e in events:
+        durations[e.kind, e.virtual_stage].append(e.end - e.start)
+    medians = {key: round(median(ticks)) for key, ticks in durations.items()}
+    forward, backward, weight, fused = (
+        [medians.get((kind, v)) for v in range(len(order.stage_of))] for kind in (Kind.F, Kind.B, Kind.W, Kind.BW)
+    )
+    fields["forward_ticks"] = forward
+    fields |= _backward_fields(backward, weight, fused)
     return Instance.model_validate(fields)
+
+
+def _backward_fields(
+    backward: Sequence[int | None], weight: Sequence[int | None], fused: Sequence[int | None]
+) -> dict[str, Sequence[int | None]]:
+    """Return the instance's fields with the times of B, W and BW, from the ticks seen on each virtual stage.
+
+    An instance with B needs all three on each virtual stage. Half of BW stands for a B or W that was not seen, and
+    their sum for a BW that was not seen. A time that nothing stands for counts one tick.
+    """
+    if not any(backward):
+        return {"fused_backward_ticks": fused} if any(fused) else {}
+    half = [(f + 1) // 2 if f else 1 for f in fused]
+    return {
+        "backward_ticks": [b or h for b, h in zip(backward, half, strict=True)],
+        "weight_ticks": [w or h for w, h in zip(weight, half, strict=True)],
+        "fused_backward_ticks": [f or (b or 1) + (w or 1) for f, b, w in zip(fused, backward, weight, strict=True)],
+    }

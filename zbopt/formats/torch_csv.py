@@ -198,8 +198,8 @@ class _Links:
             limit = f"virtual stages 0 to {len(self.stage_of) - 1} have ops"
             raise ValueError(f"{placed.where}: {limit}; drop it, or add the ops")
         if self.stage_of[action.virtual_stage] != rank:
-            held = self.stage_of[action.virtual_stage]
-            raise ValueError(f"{placed.where}: virtual stage {action.virtual_stage} is on row {held}; move it there")
+            stage = self.stage_of[action.virtual_stage]
+            raise ValueError(f"{placed.where}: virtual stage {action.virtual_stage} is on row {stage}; move it there")
         if action.op in COMPUTE or action.op in (
             Op.UNSHARD,
             Op.RESHARD,

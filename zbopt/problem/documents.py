@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from zbopt.problem.facts import facts_of
 
@@ -48,18 +49,29 @@ def first_fault(error: ValidationError, known: Mapping[str, FieldInfo]) -> str:
     faults = error.errors(include_url=False)
     fault = next((f for f in faults if f["type"] in _UNKNOWN), faults[0])
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).removeprefix(".")
-    context = fault.get("ctx", {})
-    sentence = "must be finite" if context.get("lt") == inf else _SENTENCES.get(fault["type"])
-    text = sentence.format(**context) if sentence else fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "tuple_type" and (isinstance(fault["input"], int | float | str) or _is_list(where, known)):
-        text = "must be a list"  # a field that takes one value for all has spread it already
+    text = _fault_text(fault, where, known)
     if fault["type"] in _UNKNOWN:
         is_of_instance = error.title == "Instance" or where.startswith("instance.")
         return f"{where}: {text}{_near(str(fault['loc'][-1]), known) if is_of_instance else '; leave it out'}"
-    given = fault["input"]
-    text_given = "null" if given is None else repr(given) if isinstance(given, (int, float, str)) else ""
-    shown = f" = {text_given}" if 0 < len(text_given) <= 60 else ""
-    return " ".join((f"{where}{shown}: {text}" if where else text).split())
+    message = f"{where}{_value_text(fault['input'])}: {text}" if where else text
+    return " ".join(message.split())
+
+
+def _fault_text(fault: ErrorDetails, where: str, known: Mapping[str, FieldInfo]) -> str:
+    """Return our words for a fault at the field ``where``, or pydantic's where we have none."""
+    context = fault.get("ctx", {})
+    if fault["type"] == "tuple_type" and (isinstance(fault["input"], int | float | str) or _is_list(where, known)):
+        return "must be a list"  # a field that takes one value for all has spread it already
+    sentence = "must be finite" if context.get("lt") == inf else _SENTENCES.get(fault["type"])
+    return sentence.format(**context) if sentence else fault["msg"].removeprefix("Value error, ")
+
+
+def _value_text(value: object) -> str:
+    """Return `` = value`` for a refused value that is short enough to show, else nothing."""
+    if value is None:
+        return " = null"
+    text = repr(value) if isinstance(value, (int, float, str)) else ""
+    return f" = {text}" if 0 < len(text) <= 60 else ""
 
 
 def _is_list(field: str, known: Mapping[str, FieldInfo]) -> bool:

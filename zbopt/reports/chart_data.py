@@ -141,8 +141,8 @@ def _memory(schedule: Schedule, known: Figures, number: Mapping[int, int], facto
     instance = schedule.instance
     cap = instance.memory_cap
     stages = []
-    for stage, row in enumerate(schedule.holders_by_stage()):
-        changes = [change for change in memory_changes(instance, row) if change[1]]
+    for stage, holders in enumerate(schedule.holders_by_stage()):
+        changes = [change for change in memory_changes(instance, holders) if change[1]]
         static = static_memory(instance, stage)
         stages.append(
             {

@@ -16,7 +16,7 @@ from zbopt.reports.record import Record
 from zbopt.reports.words import percent, table
 
 _MOST_OPS = 40
-"""Ops of the critical path that are written out; of more, the first and the last."""
+"""Ops of the critical path that are written out; of more, the first and the last. Not measured; chosen for a screen."""
 
 
 def explain_page(explained: Explanation, width: int) -> Iterator[str]:

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _ROW_HEIGHT, _BAR = 0.26, 0.84
-"""Inches from stage to stage, and the share of them that an op fills."""
+"""Inches from stage to stage, and the share of them that an op fills. Not measured; chosen so that a number fits."""
 _HALVED = 1.5
 """Times higher are stages whose ops are partly two, one above the other."""
 _LEFT_INCHES, _RIGHT_INCHES = 0.67, 0.2
 _LEGEND_INCHES_A_LINE = 0.16
 _MOST_LINES, _LINE, _PITCH = 3, 0.055, 0.1
-"""Lines that mark virtual stages: their number, their height, and from line to line, in rows."""
+"""Lines that mark virtual stages: their number, their height, and from line to line, in lanes."""
 _EDGE_FROM = 2.5
-"""Points that an op must be long for a white edge; a shorter one would be all edge."""
+"""Points that an op must be long for a white edge; a shorter one would be all edge. Not measured; chosen by eye."""
 _LARGEST_FONT, _SMALLEST_FONT = 8.0, 4.0
 _CHARACTER = 0.62
 """Width of a digit, in font sizes."""
@@ -85,25 +85,25 @@ def draw(schedule: Schedule, ax: Axes, window: tuple[int, int] | None = None) ->
     first, last = window or extent(schedule)
     last = max(last, first + 1)
     ax.set_xlim(first, last)
-    rows = lanes_of(schedule)
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    looks = _looks(schedule.instance, rows, first, last)
+    lanes = lanes_of(schedule)
+    ax.set_ylim(len(lanes) - 0.5, -0.5)
+    looks = _looks(schedule.instance, lanes, first, last)
     _bars(ax, looks)
     _numbers(ax, looks, first, last)
-    _axes(ax, schedule.instance, rows, first, last)
+    _axes(ax, schedule.instance, lanes, first, last)
     return ax
 
 
-def _looks(instance: Instance, rows: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
+def _looks(instance: Instance, lanes: Sequence[Lane], first: int, last: int) -> dict[_Look, list[_Box]]:
     """Return the boxes to draw between two ticks, by how they look."""
     looks: defaultdict[_Look, list[_Box]] = defaultdict(list)
     nths = local_stage_numbers(instance)
-    for number, row in enumerate(rows):
-        seconds = overlapped_backwards(instance, row)
+    for number, lane in enumerate(lanes):
+        seconds = overlapped_backwards(instance, lane)
         half = dict.fromkeys(seconds, -1) | {id(second): 1 for second in seconds.values()}
-        for event in row.events:
+        for event in lane.events:
             v = event.virtual_stage
-            known = row.resource is None and v is not None and 0 <= v < len(nths)
+            known = lane.resource is None and v is not None and 0 <= v < len(nths)
             if event.end > first and event.start < last and event.end > event.start:
                 side = half.get(id(event), 0)
                 box = _Box(number + side * _BAR / 4, _BAR / 2 if side else _BAR, event)
@@ -159,14 +159,14 @@ def _numbers(ax: Axes, looks: dict[_Look, list[_Box]], first: int, last: int) ->
             shown.set(ha="center", va="center_baseline", clip_on=True)
 
 
-def _axes(ax: Axes, instance: Instance, rows: Sequence[Lane], first: int, last: int) -> None:
+def _axes(ax: Axes, instance: Instance, lanes: Sequence[Lane], first: int, last: int) -> None:
     unit, per_tick = unit_of(last - first, instance.tick)
     step = axis_step(last - first, 10, 1)
     times = range(first + -first % step, last + 1, step)
     ax.set_xticks(list(times), [decimal_text(time * per_tick) for time in times])
     ax.set_xlabel(f"time ({unit or 'ticks'})")
-    shown = range(0, len(rows), -(-len(rows) // 40))
-    ax.set_yticks(shown, [rows[number].label.strip() for number in shown])
+    shown = range(0, len(lanes), -(-len(lanes) // 40))
+    ax.set_yticks(shown, [lanes[number].label.strip() for number in shown])
     ax.tick_params(axis="y", length=0)
     ax.set_facecolor("#ededed")
     for side in ("top", "right", "left"):
@@ -189,7 +189,7 @@ def legend_entries(schedule: Schedule) -> Iterator[tuple[Patch, str]]:
 
 
 def _is_halved(schedule: Schedule) -> bool:
-    return any(overlapped_backwards(schedule.instance, row) for row in lanes_of(schedule))
+    return any(overlapped_backwards(schedule.instance, lane) for lane in lanes_of(schedule))
 
 
 def _columns(names: Sequence[str], width_inches: float) -> int:
@@ -255,8 +255,8 @@ def figure_of(schedule: Schedule, window: tuple[int, int] | None = None, width_i
     entries = list(legend_entries(schedule))
     columns = _columns([name for _, name in entries], width_inches)
     below = 0.5 + _LEGEND_INCHES_A_LINE * -(-len(entries) // columns)
-    row = _ROW_HEIGHT * (_HALVED if _is_halved(schedule) else 1)
-    height = len(lanes_of(schedule)) * row + below + 0.1
+    lane_height = _ROW_HEIGHT * (_HALVED if _is_halved(schedule) else 1)
+    height = len(lanes_of(schedule)) * lane_height + below + 0.1
     figure = Figure(figsize=(width_inches, height), dpi=200)
     box = (
         _LEFT_INCHES / width_inches,

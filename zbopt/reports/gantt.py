@@ -19,7 +19,7 @@ from zbopt.reports.grid import Grid, Span, axis_step, grid_of
 
 STYLES = {kind: f"{text_colour(kind)} on {colour}" for kind, colour in COLOURS.items()}
 MOST_ROWS = 64
-"""Most lanes that are drawn; of more, only the first and the last are."""
+"""Most lanes that are drawn; of more, only the first and the last are. Not measured; chosen to keep charts short."""
 
 
 def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, int] | None = None) -> Iterator[Text]:
@@ -31,7 +31,7 @@ def gantt(schedule: Schedule, width: int, *, coloured: bool, window: tuple[int, 
         coloured: Whether the terminal shows colours; without, ops are set apart by their letters alone.
         window: First and last tick to draw; ``None``: from the first start to the last end.
     """
-    labels = [row.label for row in lanes_of(schedule)]
+    labels = [lane.label for lane in lanes_of(schedule)]
     count, margin = len(labels), max(map(len, labels)) + 1
     grid = grid_of(schedule, max(width - margin - 1, 10), window=window)
     for number, (label, row) in enumerate(zip(labels, grid.rows, strict=True)):

@@ -60,31 +60,31 @@ def grid_of(
         columns_a_tick: Most columns that one tick gets where there is room.
         window: First and last tick of the chart; ``None``: from the first start to the last end.
     """
-    rows = lanes_of(schedule)
+    lanes = lanes_of(schedule)
     origin, end = window or extent(schedule)
     ticks = max(end - origin, 1)
     columns = min(most_columns // ticks, columns_a_tick) * ticks or most_columns
-    runs = (_runs(row, overlapped_backwards(schedule.instance, row), origin, ticks, columns) for row in rows)
-    return Grid(columns, origin, ticks, tuple(row.label for row in rows), tuple(runs))
+    runs = (_runs(lane, overlapped_backwards(schedule.instance, lane), origin, ticks, columns) for lane in lanes)
+    return Grid(columns, origin, ticks, tuple(lane.label for lane in lanes), tuple(runs))
 
 
-def _runs(row: Lane, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Span, ...]:
+def _runs(lane: Lane, seconds: Mapping[int, Event], origin: int, ticks: int, columns: int) -> tuple[Span, ...]:
     drawn_with_another = {id(second) for second in seconds.values()}
-    shown = _majority([e for e in row.events if id(e) not in drawn_with_another], origin, ticks, columns)
+    shown = _majority([e for e in lane.events if id(e) not in drawn_with_another], origin, ticks, columns)
     starts = [c for c in range(columns) if c == 0 or shown[c] is not shown[c - 1]]
     return tuple(
         Span(a, b, shown[a], seconds.get(id(shown[a]))) for a, b in zip(starts, [*starts[1:], columns], strict=True)
     )
 
 
-def _majority(row: Sequence[Event], origin: int, ticks: int, columns: int) -> list[Event | None]:
+def _majority(events: Sequence[Event], origin: int, ticks: int, columns: int) -> list[Event | None]:
     """Return, for each column, the longest op in it of the kind (or idle) that fills most of it.
 
     Overlaps count in ticks times columns, so that they are exact integers: a column is ``ticks`` of them long.
     """
     by_kind: list[dict[Kind, int]] = [defaultdict(int) for _ in range(columns)]
     longest: list[dict[Kind, tuple[int, Event]]] = [{} for _ in range(columns)]
-    for event in row:
+    for event in events:
         its_kind = event.kind
         start, end = (event.start - origin) * columns, (event.end - origin) * columns
         first, last = start // ticks, -(-end // ticks)
@@ -96,10 +96,10 @@ def _majority(row: Sequence[Event], origin: int, ticks: int, columns: int) -> li
             if overlap > (0 if known is None else known[0]):
                 longest[column][its_kind] = (overlap, event)
     shown: list[Event | None] = []
-    for kinds, events in zip(by_kind, longest, strict=True):
+    for kinds, longest_of in zip(by_kind, longest, strict=True):
         idle = ticks - sum(kinds.values())
         kind = max(kinds, key=lambda k: kinds[k], default=None)
-        shown.append(None if kind is None or kinds[kind] < idle or kind not in events else events[kind][1])
+        shown.append(None if kind is None or kinds[kind] < idle or kind not in longest_of else longest_of[kind][1])
     return shown
 
 

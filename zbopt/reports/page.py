@@ -15,10 +15,11 @@ from zbopt.reports.memory import given_unit, memory_rows
 from zbopt.reports.words import amount_text, percent, rounding_text, runs_text, size_text, ticks_text
 
 _LABEL = 22
+"""Columns of a label. Not measured; chosen so that the longest label fits, with two spaces behind it."""
 _MOST_LISTED = 32
-"""Of more virtual stages, the placement shows the first and the last."""
+"""Of more virtual stages, the placement shows the first and the last. Not measured; chosen to fill few lines."""
 _MOST_PEAKS = 16
-"""Of more stages, equal peaks in a row are counted instead of written out."""
+"""Of more stages, equal peaks in a row are counted instead of written out. Not measured; chosen to fit one line."""
 _OBJECTIVES = {
     Objective.MAKESPAN: "makespan",
     Objective.MAX_STAGE_SPAN: "largest stage span",

@@ -28,8 +28,9 @@ from zbopt.reports.safe_text import printable
 from zbopt.reports.words import amount_text, percent, runs_text, size_text, ticks_text
 
 _MOST_VIOLATIONS = 20
+"""Violations that the page lists. Not measured; chosen so that a broken schedule does not hide the charts below."""
 _MOST_STAGES = 64
-"""Of more stages, the table of causes has only the sum."""
+"""Of more stages, the table of causes has only the sum. Not measured; chosen as in the terminal's chart."""
 
 
 def _escape(text: str) -> str:
@@ -58,12 +59,12 @@ def web_page(entries: Sequence[Entry]) -> str:
             raise ValueError(f"{entry.name}: has no event on a stage; give a schedule that runs something")
     tick, factors = common_tick([(entry.name, entry.schedule.instance.tick) for entry in entries])
     explained = [(entry, explain(entry.schedule), figures(entry.schedule)) for entry in entries]
-    here = files("zbopt.reports")
+    folder = files("zbopt.reports")
     data = json.dumps(_page_data(explained, tick, factors), separators=(",", ":"), allow_nan=False)
-    return Template((here / "page.html").read_text(encoding="utf-8")).substitute(
+    return Template((folder / "page.html").read_text(encoding="utf-8")).substitute(
         title=_escape(_title(entries)),
-        style=(here / "page.css").read_text(encoding="utf-8"),
-        script=(here / "page.js").read_text(encoding="utf-8"),
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+        script=(folder / "page.js").read_text(encoding="utf-8"),
         legend="".join(_legend([e.schedule for e in entries])),
         comparison="".join(_comparison(explained)) if len(entries) > 1 else "",
         sections="".join("".join(_section(i, *found)) for i, found in enumerate(explained)),
