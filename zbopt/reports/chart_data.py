@@ -100,25 +100,39 @@ def _lane_columns(lanes: Sequence[Lane]) -> dict[str, Any]:
 
 
 def _op_columns(schedule: Schedule, lanes: Sequence[Lane], factor: int) -> dict[str, Any]:
-    """Return the columns that have one value an op. One in which all ops are alike is ``None``, and -1 means none.
-
-    ``stage`` is given where lanes hold events of other stages. ``half`` is 1 for an F that is one op with a BW, 2 for
-    that BW, and 0 for all others.
-    """
+    """Return the columns that have one value an op. One in which all ops are alike is ``None``, and -1 means none."""
     events = [event for lane in lanes for event in lane.events]
-    elsewhere = any(event.stage != lane.stage for lane in lanes for event in lane.events)
-    upper = {i: second for lane in lanes for i, second in overlapped_backwards(schedule.instance, lane).items()}
-    half = dict.fromkeys(upper, 1) | {id(second): 2 for second in upper.values()}
     return {
-        "stage": [e.stage for e in events] if elsewhere else None,
-        "kind": [_KIND_NUMBER[e.kind] for e in events],
-        "virtual": [_or_none(e.virtual_stage) for e in events],
-        "microbatch": [_or_none(e.microbatch) for e in events],
-        "iteration": [e.iteration for e in events] if any(e.iteration for e in events) else None,
-        "half": [half.get(id(e), 0) for e in events] if half else None,
-        "start": [e.start * factor for e in events],
-        "end": [e.end * factor for e in events],
+        "stage": _stages(lanes),
+        "kind": [_KIND_NUMBER[event.kind] for event in events],
+        "virtual": [_or_none(event.virtual_stage) for event in events],
+        "microbatch": [_or_none(event.microbatch) for event in events],
+        "iteration": _unless_zero([event.iteration for event in events]),
+        "half": _unless_zero(_halves(schedule, lanes)),
+        "start": [event.start * factor for event in events],
+        "end": [event.end * factor for event in events],
     }
+
+
+def _stages(lanes: Sequence[Lane]) -> list[int] | None:
+    """Return the stage of each op; ``None`` where each is that of its lane."""
+    if all(event.stage == lane.stage for lane in lanes for event in lane.events):
+        return None
+    return [event.stage for lane in lanes for event in lane.events]
+
+
+def _halves(schedule: Schedule, lanes: Sequence[Lane]) -> list[int]:
+    """Return 1 for each F that is one op with a BW, 2 for that BW, and 0 for all other ops."""
+    half: dict[int, int] = {}
+    for lane in lanes:
+        for forward, backward in overlapped_backwards(schedule.instance, lane).items():
+            half |= {forward: 1, id(backward): 2}
+    return [half.get(id(event), 0) for lane in lanes for event in lane.events]
+
+
+def _unless_zero(numbers: list[int]) -> list[int] | None:
+    """Return a column; ``None`` where it has only zeros."""
+    return numbers if any(numbers) else None
 
 
 def _or_none(number: int | None) -> int:
