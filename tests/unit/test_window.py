@@ -44,11 +44,13 @@ def test_refused_list_of_times() -> None:
         window_of(TIMED, "1ms,2ms", None)
 
 
-def test_show_draws_the_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_draws_the_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stage 3 works from tick 3 on without a pause: four columns a tick, cut at both ends; labels are the file's."""
-    file = tmp_path / "schedule.json"
-    write_schedule(UNIT, file)
-    assert run(["show", str(file), "--from", "2", "--to", "5"]) == 0
+    monkeypatch.chdir(tmp_path)  # the page names the file as it was given, and does not wrap it
+    write_schedule(UNIT, "schedule.json")
+    assert run(["show", "schedule.json", "--from", "2", "--to", "5"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert "ticks 2 to 5:" in shown
     assert "stage 3 ····F0--B0--" in shown
